@@ -61,7 +61,9 @@ class Communicator {
   virtual std::unique_ptr<PendingCollective> broadcast(at::Tensor tensor, int root, const std::string& tag) = 0;
   // output[n] (float32): the sum over ranks, in rank order and fp32 arithmetic, of slice number rank() of input[size * n]; the same bits
   // whatever the back end's own algorithm would give.
-  virtual std::unique_ptr<PendingCollective> reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag) = 0;
+  // `accumulate` adds to what output holds. `input` may be float32, bfloat16 or float16.
+  virtual std::unique_ptr<PendingCollective> reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag,
+                                                            bool accumulate = false) = 0;
   virtual std::unique_ptr<PendingCollective> send(at::Tensor tensor, int to, const std::string& tag) = 0;
   virtual std::unique_ptr<PendingCollective> receive(at::Tensor tensor, int from, const std::string& tag) = 0;
   virtual void barrier(const std::string& tag) = 0;

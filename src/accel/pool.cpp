@@ -1,0 +1,106 @@
+#include "accel/pool.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace deepspeed::accel {
+namespace {
+
+class Pool {
+ public:
+  // Never destroyed: buffers of static tensors may come back after main.
+  static Pool& instance() {
+    static auto* pool = new Pool;
+    return *pool;
+  }
+
+  void* take(size_t bytes) {
+    {
+      std::lock_guard lock(mutex_);
+      auto& list = idle_[bytes];
+      if (!list.empty()) {
+        void* data = list.back();
+        list.pop_back();
+        idle_bytes_ -= bytes;
+        return data;
+      }
+    }
+    void* data = std::aligned_alloc(64, bytes);
+    if (!data) {
+      trim();
+      data = std::aligned_alloc(64, bytes);
+      if (!data) throw std::bad_alloc();
+    }
+    return data;
+  }
+
+  void give(void* data, size_t bytes) {
+    std::lock_guard lock(mutex_);
+    idle_[bytes].push_back(data);
+    idle_bytes_ += bytes;
+  }
+
+  void trim() {
+    std::lock_guard lock(mutex_);
+    for (auto& [bytes, list] : idle_) {
+      for (void* data : list) std::free(data);
+    }
+    idle_.clear();
+    idle_bytes_ = 0;
+  }
+
+  size_t idle_bytes() {
+    std::lock_guard lock(mutex_);
+    return idle_bytes_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<size_t, std::vector<void*>> idle_;  // bytes -> buffers of that size
+  size_t idle_bytes_ = 0;
+};
+
+struct Loan {
+  void* data;
+  size_t bytes;
+};
+
+void end_loan(void* context) {
+  auto* loan = static_cast<Loan*>(context);
+  Pool::instance().give(loan->data, loan->bytes);
+  delete loan;
+}
+
+}  // namespace
+
+at::DataPtr pooled_bytes(size_t bytes, c10::Device device) {
+  if (!device.is_cpu()) return c10::GetAllocator(device.type())->allocate(bytes);
+  if (bytes == 0) return at::DataPtr(nullptr, device);
+  const size_t rounded = (bytes + 63) / 64 * 64;
+  void* data = Pool::instance().take(rounded);
+  return at::DataPtr(data, new Loan{data, rounded}, &end_loan, device);
+}
+
+at::Tensor pooled_empty(int64_t elements, at::ScalarType type, c10::Device device) {
+  const size_t bytes = static_cast<size_t>(elements) * c10::elementSize(type);
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, pooled_bytes(bytes, device),
+                                                       c10::GetAllocator(device.type()), /*resizable=*/false);
+  const auto key = c10::computeDispatchKey(type, c10::kStrided, device);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({elements});
+  return tensor;
+}
+
+void trim_pool() { Pool::instance().trim(); }
+size_t pool_idle_bytes() { return Pool::instance().idle_bytes(); }
+
+}  // namespace deepspeed::accel
