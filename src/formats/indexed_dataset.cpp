@@ -57,7 +57,29 @@ decltype(auto) with_type(TokenType type, Body&& body) {
   return body(uint64_t{});
 }
 
-bool known_type(uint8_t code) { return (code >= 1 && code <= 5) || (code >= 8 && code <= 10); }
+// The number that stands in the file. Unsigned 16 bit: Megatron-LM's, as its files are the common ones.
+uint8_t code_of(TokenType type) {
+  switch (type) {
+    case TokenType::kU16:
+      return 8;
+    case TokenType::kU32:
+      return 7;
+    case TokenType::kU64:
+      return 8;
+    default:
+      return static_cast<uint8_t>(static_cast<int>(type) + 1);
+  }
+}
+
+// What a number means in a file whose tokens are `width` bytes each (0: not known, as there are none).
+TokenType type_of(uint8_t code, uint64_t width, const std::string& path) {
+  if (code >= 1 && code <= 5) return static_cast<TokenType>(code - 1);
+  if ((code == 6 || code == 8) && (width == 2 || width == 0)) return TokenType::kU16;
+  if (code == 7 && (width == 4 || width == 0)) return TokenType::kU32;
+  if (code == 8 && width == 8) return TokenType::kU64;
+  bad(path, base::str("element type: got ", int{code}, width > 0 ? base::str(" with ", width, " bytes a token") : "",
+                      ", allowed 1 to 5, 6 with 2 bytes, 7 with 4, 8 with 2 or 8 (whole numbers)"));
+}
 
 }  // namespace
 
@@ -76,10 +98,6 @@ IndexedDataset::IndexedDataset(const std::string& prefix) : prefix_(prefix), ind
     bad(index_.path(), "first bytes: got others, allowed MMIDIDX (is this a .idx file?)");
   const uint64_t version = load<uint64_t>(bytes, 9);
   if (version != 1) bad(index_.path(), base::str("version: got ", version, ", allowed 1"));
-  const uint8_t code = load<uint8_t>(bytes, 17);
-  if (!known_type(code)) bad(index_.path(), base::str("element type: got ", int{code}, ", allowed 1 to 5 and 8 to 10 (whole numbers)"));
-  type_ = static_cast<TokenType>(code);
-
   const uint64_t sequences = load<uint64_t>(bytes, 18);
   const uint64_t marks = load<uint64_t>(bytes, 26);
   const uint64_t rest = bytes.size() - kHeaderSize;
@@ -91,12 +109,20 @@ IndexedDataset::IndexedDataset(const std::string& prefix) : prefix_(prefix), ind
   sequences_ = static_cast<int64_t>(sequences);
   documents_ = marks > 0 ? static_cast<int64_t>(marks) - 1 : 0;
 
+  for (int64_t i = 0; i < sequences_; ++i) {
+    const int64_t length = length_at(i);
+    if (length < 0) bad(index_.path(), base::str("length of sequence ", i, ": got ", length, ", allowed 0 or more"));
+    tokens_ += length;
+  }
+  const uint64_t all = data_.bytes().size();
+  const uint64_t total = static_cast<uint64_t>(tokens_);
+  type_ = type_of(load<uint8_t>(bytes, 17), total > 0 && all % total == 0 ? all / total : 0, index_.path());
+
   const uint64_t width = token_size(type_);
   uint64_t expected = 0;  // where the next sequence starts when all lie back to back
   for (int64_t i = 0; i < sequences_; ++i) {
     const int64_t length = length_at(i);
     const int64_t pointer = pointer_at(i);
-    if (length < 0) bad(index_.path(), base::str("length of sequence ", i, ": got ", length, ", allowed 0 or more"));
     const uint64_t bytes_needed = static_cast<uint64_t>(length) * width;
     if (pointer < 0 || bytes_needed > data_.bytes().size() || static_cast<uint64_t>(pointer) > data_.bytes().size() - bytes_needed) {
       bad(index_.path(), base::str("place of sequence ", i, ": got byte ", pointer, " and ", length, " tokens, allowed within the ",
@@ -104,12 +130,11 @@ IndexedDataset::IndexedDataset(const std::string& prefix) : prefix_(prefix), ind
     }
     contiguous_ = contiguous_ && static_cast<uint64_t>(pointer) == expected;
     expected = static_cast<uint64_t>(pointer) + bytes_needed;
-    tokens_ += length;
   }
-  check();
+  check_marks();
 }
 
-void IndexedDataset::check() const {
+void IndexedDataset::check_marks() const {
   int64_t previous = 0;
   for (int64_t i = 0; documents_ > 0 && i <= documents_; ++i) {
     const int64_t mark = mark_at(i);
@@ -195,7 +220,7 @@ void IndexedDatasetWriter::finish(bool durable) {
   const auto put = [&](const auto& value) { index.write(std::as_bytes(std::span(&value, 1))); };
   index.write(std::string_view(kMagic, kMagicSize));
   put(uint64_t{1});
-  put(static_cast<uint8_t>(type_));
+  put(code_of(type_));
   put(static_cast<uint64_t>(lengths_.size()));
   put(static_cast<uint64_t>(marks_.size()));
   index.write(std::as_bytes(std::span(lengths_)));

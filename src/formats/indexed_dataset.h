@@ -2,7 +2,7 @@
 //
 //   .idx  byte 0   "MMIDIDX\0\0"
 //         byte 9   uint64 version, 1
-//         byte 17  uint8  element type (TokenType)
+//         byte 17  uint8  element type: 1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 8 u16 (Megatron-LM), 6 u16, 7 u32, 8 u64 (DeepSpeed)
 //         byte 18  uint64 number of sequences S
 //         byte 26  uint64 number of document marks D
 //         byte 34  int32 [S] tokens of each sequence
@@ -24,8 +24,8 @@
 
 namespace deepspeed::formats {
 
-// Codes as in the file. 6 and 7 are floating point, which no token is.
-enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8, kU32 = 9, kU64 = 10 };
+// Element types. Megatron-LM and DeepSpeed number the unsigned ones differently; the reader tells them apart by the size of .bin.
+enum class TokenType { kU8, kI8, kI16, kI32, kI64, kU16, kU32, kU64 };
 
 size_t token_size(TokenType type);  // bytes
 
@@ -57,7 +57,7 @@ class IndexedDataset {
   int32_t length_at(int64_t sequence) const;
   int64_t pointer_at(int64_t sequence) const;
   int64_t mark_at(int64_t mark) const;
-  void check() const;
+  void check_marks() const;
 
   std::string prefix_;
   MappedFile index_;

@@ -89,6 +89,17 @@ TEST_F(Dataset, BytesAreThoseOfTheFormat) {
   EXPECT_EQ(bytes, expected);
 }
 
+TEST_F(Dataset, BothNumberingsOfUnsignedTypesAreUnderstood) {
+  write(TokenType::kU16, {{1, 65535}, {3}});
+  replace_index(changed(17, uint8_t{6}));  // DeepSpeed's uint16
+  EXPECT_EQ(IndexedDataset(prefix_).type(), TokenType::kU16);
+  write(TokenType::kU64, {{1, 2}});
+  EXPECT_EQ(index()[17], 8);
+  EXPECT_EQ(IndexedDataset(prefix_).type(), TokenType::kU64);
+  replace_index(changed(17, uint8_t{6}));  // Megatron-LM's double
+  EXPECT_THROW(IndexedDataset data(prefix_), Error);
+}
+
 TEST_F(Dataset, AnEmptyOneIsAllowed) {
   write(TokenType::kI32, {});
   EXPECT_EQ(IndexedDataset(prefix_).tokens(), 0);
