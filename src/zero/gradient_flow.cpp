@@ -20,6 +20,7 @@ struct GradientFlow::UnitState {
   std::vector<bool> has;        // parameter -> something in the buffer since clear()
   std::vector<bool> arrived;    // parameter -> gradient seen in this backward
   size_t missing = 0;           // parameters still awaited in this backward
+  bool started = false;         // its reduction of this backward has begun
   at::Tensor buffer;            // [padded], buffer_type
   at::Tensor wire;              // [padded], wire_type, while a reduction that needs another type runs
   at::Tensor shard;             // [shard], fp32: reduced sum
@@ -71,7 +72,13 @@ void GradientFlow::begin(bool boundary) {
   for (const auto& state : states_) {
     state->arrived.assign(state->arrived.size(), false);
     state->missing = state->arrived.size();
+    state->started = false;
   }
+}
+
+void GradientFlow::make_buffer(UnitState& state) {
+  state.buffer = accel::pooled_empty(state.unit->elements(), options_.buffer_type, state.unit->device());
+  for (const auto& gap : state.unit->layout().gaps()) state.buffer.narrow(0, gap.begin, gap.size()).zero_();
 }
 
 void GradientFlow::arrived(size_t unit, size_t parameter, const at::Tensor& gradient) {
@@ -84,10 +91,8 @@ void GradientFlow::arrived(size_t unit, size_t parameter, const at::Tensor& grad
   }
   at::NoGradGuard no_grad;
   InterceptionOff off;
-  if (!state.buffer.defined()) {
-    state.buffer = accel::pooled_empty(state.unit->elements(), options_.buffer_type, state.unit->device());
-    for (const auto& gap : state.unit->layout().gaps()) state.buffer.narrow(0, gap.begin, gap.size()).zero_();
-  }
+  if (state.started && state.pending) finish_reduction(state);
+  if (!state.buffer.defined()) make_buffer(state);
   const bool first = !state.has[parameter];
   const bool scaled = options_.scale_before != 1.0;
   if (gradient.layout() != at::kStrided) {
@@ -126,11 +131,26 @@ void GradientFlow::advance() {
     UnitState& state = *states_[states_.size() - 1 - next_];
     if (state.missing != 0) return;
     ++next_;
+    state.started = true;
     start_reduction(state);
   }
 }
 
+// A parameter used in two separate backward graphs of one pass (re-entrant recomputation) can get a gradient after its unit's reduction began:
+// that part is reduced on its own and added.
+void GradientFlow::reduce_latecomers() {
+  for (size_t u = states_.size(); u-- > 0;) {
+    UnitState& state = *states_[u];
+    if (!state.started || !state.buffer.defined()) continue;
+    state.started = false;
+    fill_missing(state);
+    start_reduction(state);
+    finish_reduction(state);
+  }
+}
+
 void GradientFlow::fill_missing(UnitState& state) {
+  if (state.started) return;
   if (state.missing > 0 && !options_.ignore_unused) {
     for (size_t p = 0; p < state.arrived.size(); ++p) {
       if (state.arrived[p]) continue;
@@ -140,12 +160,8 @@ void GradientFlow::fill_missing(UnitState& state) {
     }
   }
   const bool reduces = options_.policy.shard_gradients || boundary_;
-  if (reduces && !state.buffer.defined()) {
-    state.buffer = accel::pooled_empty(state.unit->elements(), options_.buffer_type, state.unit->device());
-    state.buffer.zero_();
-    state.has.assign(state.has.size(), true);
-  }
   if (reduces) {
+    if (!state.buffer.defined()) make_buffer(state);
     for (size_t p = 0; p < state.has.size(); ++p) {
       if (state.has[p]) continue;
       const auto& slot = state.unit->layout().slots()[p];
@@ -165,6 +181,7 @@ void GradientFlow::end() {
   for (const auto& state : states_) fill_missing(*state);
   advance();
   for (size_t u = states_.size(); u-- > 0;) finish_reduction(*states_[u]);
+  reduce_latecomers();
   active_ = false;
   ++micro_;
 }
@@ -188,11 +205,11 @@ void GradientFlow::start_reduction(UnitState& state) {
   if (needs_whole || !options_.reduce_scatter) {
     // All-reduce in two halves, so that its bits are those of the sharded stages.
     const auto range = state.unit->layout().shard(communicator_->rank());
-    auto whole = accel::pooled_empty(elements, at::kFloat, device);
-    auto own = whole.narrow(0, range.begin, range.size());
-    communicator_->reduce_scatter(own, input, tag)->wait();
-    state.pending = communicator_->all_gather(whole, own, tag);
-    state.whole = whole;
+    const bool accumulate = state.whole.defined();
+    if (!accumulate) state.whole = accel::pooled_empty(elements, at::kFloat, device);
+    auto own = state.whole.narrow(0, range.begin, range.size());
+    communicator_->reduce_scatter(own, input, tag, accumulate)->wait();
+    state.pending = communicator_->all_gather(state.whole, own, tag);
   } else {
     const bool accumulate = state.shard.defined();
     if (!accumulate) state.shard = accel::pooled_empty(state.unit->layout().shard_elements(), at::kFloat, device);

@@ -58,12 +58,13 @@ class GradientFlow {
   int64_t buffer_bytes() const;
 
  private:
-  struct Slot;
   struct UnitState;
   class Hook;
 
   void arrived(size_t unit, size_t parameter, const at::Tensor& gradient);
+  void make_buffer(UnitState& state);
   void advance();
+  void reduce_latecomers();
   void start_reduction(UnitState& state);
   void finish_reduction(UnitState& state);
   void fill_missing(UnitState& state);

@@ -1,0 +1,133 @@
+// Language models on plain modules: LLaMA, Qwen2 and GPT-2, read from and written to Hugging Face directories.
+//
+// Parameters carry their Hugging Face names, in the order of the Hugging Face module tree. A tied head is the embedding itself and appears once.
+// Weights may be fp32 or bf16 (model->to(at::kBFloat16)); norms compute in fp32 inside, the loss is fp32.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "deepspeed/error.h"
+
+namespace deepspeed {
+
+// What a config.json says, in one vocabulary for all model types.
+struct ModelInfo {
+  std::string type;  // "llama", "qwen2", "gpt2"
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;           // heads of keys and values; divides heads
+  int64_t head_dim = 0;           // elements
+  int64_t intermediate_size = 0;  // of the feed-forward part
+  int64_t max_positions = 0;      // longest sequence; a limit for gpt2, a hint for the others
+  double norm_eps = 1e-5;
+  std::string activation;         // "silu", "gelu", "gelu_new", "relu"
+  bool tied = false;              // head and embedding are one tensor
+  bool qkv_bias = false, output_bias = false, mlp_bias = false;
+  double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;  // probabilities, in training mode only
+  double initializer_range = 0.02;  // standard deviation of a fresh model's weights
+
+  bool scale_attention = true;           // gpt2: scores are divided by sqrt(head_dim)
+  bool scale_attention_by_layer = false;  // gpt2: and by the layer's number, from 1
+
+  struct Rope {  // llama, qwen2
+    double theta = 10000.0;
+    std::string type = "default";  // "default", "linear", "llama3"
+    double factor = 1.0;           // linear, llama3
+    double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
+    int64_t original_max_positions = 8192;                 // llama3
+  } rope;
+
+  std::vector<int64_t> eos_ids;  // tokens that end a text; empty: none known
+  std::string config_json;       // the text it came from
+};
+
+// Reads the text of a config.json. Throws Error: kModelFormat for a missing or wrong key, kNotBuilt for a model type or setting that this
+// version cannot compute, both naming the key.
+ModelInfo parse_model_info(const std::string& config_json);
+
+struct KeyValueCache;  // of generate()
+
+// A decoder with a language-modelling head. Not thread safe; each rank has its own.
+class CausalLM : public torch::nn::Module {
+ public:
+  ~CausalLM() override;
+
+  const ModelInfo& info() const { return info_; }
+
+  // ids [batch, seq] int64 -> [batch, seq, vocab] in the weights' dtype.
+  at::Tensor logits(const at::Tensor& ids);
+  at::Tensor forward(const at::Tensor& ids) { return logits(ids); }
+
+  // Mean cross entropy, fp32, of predicting each token from those before it: position t is scored against token t+1, the last one not at all.
+  // ids [batch, seq >= 2] int64. The result supports one backward: the logits' memory becomes their gradient's.
+  at::Tensor loss(const at::Tensor& ids);
+
+  // Logits [batch, vocab] of the token that follows `ids`. With a cache, `ids` are only those that are not in it yet; they are added.
+  at::Tensor next_logits(const at::Tensor& ids, KeyValueCache* cache = nullptr);
+
+ protected:
+  explicit CausalLM(ModelInfo info);
+
+  // ids [batch, seq] -> states after the last norm, [batch, seq, hidden].
+  virtual at::Tensor hidden_states(const at::Tensor& ids, KeyValueCache* cache) = 0;
+  // [out, in] = [vocab, hidden]
+  virtual const at::Tensor& head_weight() const = 0;
+
+ private:
+  ModelInfo info_;
+};
+
+// Builds a model from the text of a config.json with fresh weights, the same for the same seed on every machine: matrices normal with
+// initializer_range, norms 1, biases 0. fp32, on the CPU.
+std::shared_ptr<CausalLM> make_model(const std::string& config_json, uint64_t seed = 0);
+
+// Reads DIR/config.json and DIR/model.safetensors (or the shards of DIR/model.safetensors.index.json). Weights stored as fp32, bf16 or fp16
+// become fp32. Throws Error(kModelFormat) with every missing, unknown and misshapen tensor in one message, Error(kFile) without files.
+std::shared_ptr<CausalLM> load_model(const std::string& directory);
+
+struct ExportOptions {
+  std::string source_directory;                  // tokenizer and generation files are copied from here; empty: none
+  int64_t max_shard_bytes = 5'000'000'000;       // a model above this is cut into shards with an index
+};
+
+// Writes a directory that Hugging Face's from_pretrained() loads: model.safetensors (fp32), config.json and the files of options. `weights`
+// are those of the model, by name; names that a tied model does not store are refused. Older weights files in the directory are removed.
+void export_model(const std::string& directory, const std::map<std::string, at::Tensor>& weights, const ModelInfo& info,
+                  const ExportOptions& options = {});
+
+struct GenerateOptions {
+  int64_t max_new_tokens = 64;
+  double temperature = 0.0;       // 0: the likeliest token each time
+  int64_t top_k = 0;              // only the k likeliest; 0: all
+  double top_p = 1.0;             // only the likeliest that together reach this probability
+  uint64_t seed = 0;              // same seed, same text, on all ranks
+  std::vector<int64_t> eos_ids;   // stop after one of these; empty: those of the model's config
+  bool use_cache = true;          // keep keys and values; false: recompute the whole text for each token
+};
+
+// Continues `prompt` and returns the new tokens, an end token included. Runs without gradients and in evaluation mode, and restores the mode.
+// Throws Error(kUsage) for an empty prompt, token ids outside the vocabulary or options out of range. With stage 3 every rank must call it.
+std::vector<int64_t> generate(CausalLM& model, const std::vector<int64_t>& prompt, const GenerateOptions& options = {});
+
+// Text of token ids, by the tokenizer.json of a model directory. Thread safe.
+class TextDecoder {
+ public:
+  explicit TextDecoder(const std::string& model_directory);
+  std::string decode(std::span<const int64_t> ids, bool skip_special = true) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace deepspeed

@@ -1,0 +1,28 @@
+// Ranks agreeing on an outcome before anyone acts on it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "deepspeed/comm.h"
+#include "deepspeed/error.h"
+
+namespace deepspeed::comm {
+
+struct NormAgreement {
+  double square_sum = 0;  // over all ranks, added in rank order
+  bool finite = true;     // on every rank
+};
+
+// One small all_gather before each step: sums the squared norm, finds overflow anywhere, and compares the call hashes of `communicators`. Ranks that
+// called different collectives get E2002 before anything is updated with wrong data.
+NormAgreement agree_on_norm(Communicator& communicator, double square_sum, bool finite, uint64_t call_hash, const at::Tensor& device_probe);
+
+// Every rank gives its error text ("" for none). Throws Error(code) on all ranks if any rank has one, naming the ranks.
+void agree_on_success(Communicator& communicator, const std::string& error, ErrorCode code, const char* component, const std::string& what,
+                      const at::Tensor& device_probe);
+
+// The text of rank `root`, on every rank.
+std::string broadcast_text(Communicator& communicator, const std::string& text, int root, const std::string& tag, const at::Tensor& device_probe);
+
+}  // namespace deepspeed::comm

@@ -1,0 +1,106 @@
+#include "engine/checkpoint_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/load.h"
+#include "checkpoint/save.h"
+#include "comm/agreement.h"
+#include "deepspeed/error.h"
+
+namespace deepspeed::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+checkpoint::Image image_of(EngineImpl& engine) {
+  checkpoint::Image image;
+  for (const auto& state : engine.unit_states()) image.units.push_back({&state.unit->layout(), state.parameter, state.moment, state.variance});
+  return image;
+}
+
+std::string run_json(EngineImpl& engine) {
+  const Progress& p = engine.progress();
+  Json run;
+  run["global_steps"] = p.global_steps;
+  run["skipped_steps"] = p.skipped_steps;
+  run["micro_steps"] = p.micro_steps;
+  run["global_samples"] = p.global_samples;
+  run["optimizer_steps"] = p.optimizer_steps;
+  run["optimizer"] = engine.config().optimizer.type;
+  run["schedule"] = Json::parse(engine.schedule()->state_json());
+  Json rates = Json::array();
+  for (const auto& group : engine.rates()) {
+    Json entry{{"lr", group.lr}};
+    if (group.betas) entry["betas"] = {group.betas->first, group.betas->second};
+    rates.push_back(std::move(entry));
+  }
+  run["rates"] = std::move(rates);
+  run["config"] = Json::parse(engine.config().source_json);
+  run["library_version"] = DEEPSPEED_VERSION;
+  return run.dump();
+}
+
+void restore_run(EngineImpl& engine, const std::string& text, const std::string& path) {
+  try {
+    const Json run = Json::parse(text);
+    Progress p;
+    p.global_steps = run.at("global_steps");
+    p.skipped_steps = run.at("skipped_steps");
+    p.micro_steps = run.at("micro_steps");
+    p.global_samples = run.at("global_samples");
+    p.optimizer_steps = run.at("optimizer_steps");
+    const Json& rates = run.at("rates");
+    if (rates.size() != engine.rates().size()) {
+      throw Error(ErrorCode::kCheckpointMismatch, "checkpoint",
+                  base::str(path, ": parameter groups: got ", rates.size(), " in the checkpoint, allowed the ", engine.rates().size(), " of this run"));
+    }
+    for (size_t g = 0; g < rates.size(); ++g) {
+      auto& group = engine.mutable_rates()[g];
+      group.lr = rates[g].at("lr");
+      if (rates[g].contains("betas")) group.betas = std::make_pair(rates[g]["betas"][0].get<double>(), rates[g]["betas"][1].get<double>());
+    }
+    engine.schedule()->load_state_json(run.at("schedule").dump());
+    engine.progress() = p;
+  } catch (const Json::exception& error) {
+    throw Error(ErrorCode::kCheckpointDamaged, "checkpoint", base::str(path, "/index.json: run state: ", error.what()));
+  }
+}
+
+// All ranks must save under one name; what happens otherwise is the configuration's choice.
+void validate_tag(EngineImpl& engine, const std::string& tag) {
+  using Mode = Config::Checkpoint::TagValidation;
+  const Mode mode = engine.config().checkpoint.tag_validation;
+  const std::string first = comm::broadcast_text(engine.communicator(), tag, 0, "checkpoint tag", engine.device_probe());
+  if (mode == Mode::kIgnore) return;
+  std::string error;
+  if (first != tag) error = base::str("tag: got \"", tag, "\", rank 0 has \"", first, "\"");
+  if (mode == Mode::kFail) {
+    comm::agree_on_success(engine.communicator(), error, ErrorCode::kUsage, "checkpoint", "save", engine.device_probe());
+  } else if (!error.empty()) {
+    base::log_warning("save_checkpoint: ", error, "; the name of rank 0 is used");
+  }
+}
+
+}  // namespace
+
+std::string save_engine(EngineImpl& engine, const std::string& directory, const std::string& tag, const std::string& client_state) {
+  std::string name = tag.empty() ? base::str("global_step", engine.progress().global_steps) : tag;
+  validate_tag(engine, name);
+  name = comm::broadcast_text(engine.communicator(), name, 0, "checkpoint tag", engine.device_probe());
+  checkpoint::Image image = image_of(engine);
+  image.run_json = run_json(engine);
+  image.client_json = client_state;
+  return checkpoint::save(engine.communicator(), directory, name, image, engine.device_probe());
+}
+
+LoadedCheckpoint load_engine(EngineImpl& engine, const std::string& directory, const std::string& tag) {
+  checkpoint::Image image = image_of(engine);
+  const auto loaded = checkpoint::load(engine.communicator(), directory, tag, image, engine.device_probe());
+  restore_run(engine, loaded.run_json, loaded.path);
+  engine.publish_loaded_state();
+  return {loaded.path, loaded.client_json};
+}
+
+}  // namespace deepspeed::engine

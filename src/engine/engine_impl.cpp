@@ -1,0 +1,232 @@
+#include "engine/engine_impl.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <regex>
+
+#include "accel/device.h"
+#include "accel/pool.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "zero/interception.h"
+#include "zero/unit_planner.h"
+
+namespace deepspeed::engine {
+namespace {
+
+at::ScalarType scalar_type(DataType type) {
+  switch (type) {
+    case DataType::kFloat32:
+      return at::kFloat;
+    case DataType::kFloat16:
+      return at::kHalf;
+    case DataType::kBFloat16:
+      return at::kBFloat16;
+  }
+  DS_CHECK(false, static_cast<int>(type));
+  return at::kFloat;
+}
+
+int local_rank_of(const Communicator& communicator) {
+  try {
+    return rank_info_from_environment().local_rank;
+  } catch (const Error&) {
+    return communicator.rank();
+  }
+}
+
+}  // namespace
+
+EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& options, Config config, std::shared_ptr<Communicator> communicator)
+    : config_(std::move(config)),
+      policy_(zero::policy_of(config_.zero.stage)),
+      communicator_(std::move(communicator)),
+      device_(accel::choose_device(options.device, local_rank_of(*communicator_))),
+      probe_(at::empty({0}, at::TensorOptions().device(device_))),
+      working_type_(config_.bf16.enabled ? at::kBFloat16 : at::kFloat) {
+  at::NoGradGuard no_grad;
+  zero::InterceptionOff off;
+  if (tensors.parameters.empty()) throw Error(ErrorCode::kUsage, "engine", "initialize: got a module without parameters, allowed at least one");
+  if (policy_.shard_parameters && communicator_->size() > 1) {
+    gathers_ = communicator_->duplicate("parameters");
+  } else {
+    gathers_ = communicator_;
+  }
+  std::vector<int> group_of;
+  make_groups(options, tensors, &group_of);
+  make_units(tensors, group_of);
+  adopt_buffers(tensors);
+  make_optimizer();
+  schedule_ = schedule::make_schedule(config_.scheduler.type, config_.scheduler.params_json, rates_);
+  make_gradient_flow();
+  if (communicator_->rank() == 0) {
+    for (const auto& note : config_.notes) base::log_info(note);
+    base::log_info(describe());
+    if (config_.dump_state) base::log_info("configuration: ", config_.source_json);
+  }
+}
+
+EngineImpl::~EngineImpl() {
+  gradients_.reset();
+  if (residency_) {
+    zero::set_interception(intercepted_before_);
+    // The module outlives the engine: leave it with whole parameters where that needs no other rank.
+    residency_.reset();
+  }
+}
+
+void EngineImpl::make_groups(const EngineOptions& options, const tensor::ModuleTensors& tensors, std::vector<int>* group_of) {
+  std::vector<ParameterGroup> wanted = options.groups;
+  if (wanted.empty()) wanted.emplace_back();
+  std::vector<std::regex> patterns;
+  for (const auto& group : wanted) {
+    try {
+      patterns.emplace_back(group.match, std::regex::ECMAScript);
+    } catch (const std::regex_error& error) {
+      throw Error(ErrorCode::kUsage, "engine", base::str("parameter group: got the expression \"", group.match, "\", ", error.what()));
+    }
+  }
+  std::vector<int64_t> sizes(wanted.size(), 0);
+  std::vector<int> first(tensors.parameters.size(), -1);
+  for (size_t i = 0; i < tensors.parameters.size(); ++i) {
+    const auto& parameter = tensors.parameters[i];
+    if (!parameter.tensor.requires_grad()) continue;
+    for (size_t g = 0; g < wanted.size() && first[i] < 0; ++g) {
+      if (wanted[g].match == "." || std::regex_search(parameter.name, patterns[g])) first[i] = static_cast<int>(g);
+    }
+    if (first[i] < 0) {
+      throw Error(ErrorCode::kUsage, "engine",
+                  base::str("parameter groups: got none that matches parameter ", parameter.name, ", allowed one for each trained parameter"));
+    }
+    ++sizes[static_cast<size_t>(first[i])];
+  }
+  // Empty groups are dropped, so that rates and groups stay one list.
+  std::vector<int> renumbered(wanted.size(), -1);
+  for (size_t g = 0; g < wanted.size(); ++g) {
+    if (sizes[g] == 0) continue;
+    renumbered[g] = static_cast<int>(groups_.size());
+    const auto& defaults = config_.optimizer;
+    groups_.push_back({wanted[g].eps.value_or(defaults.eps), wanted[g].weight_decay.value_or(defaults.weight_decay)});
+    rates_.push_back({wanted[g].lr.value_or(defaults.lr), wanted[g].betas.value_or(std::make_pair(defaults.beta1, defaults.beta2))});
+  }
+  if (groups_.empty()) {
+    throw Error(ErrorCode::kUsage, "engine", "initialize: got no parameter that requires a gradient, allowed at least one");
+  }
+  group_of->assign(first.size(), 0);
+  for (size_t i = 0; i < first.size(); ++i) (*group_of)[i] = first[i] < 0 ? 0 : renumbered[static_cast<size_t>(first[i])];
+}
+
+void EngineImpl::make_units(const tensor::ModuleTensors& tensors, const std::vector<int>& group_of) {
+  std::vector<zero::PlannedParameter> planned;
+  for (size_t i = 0; i < tensors.parameters.size(); ++i) {
+    const auto& [name, tensor, aliases] = tensors.parameters[i];
+    if (!at::isFloatingType(tensor.scalar_type())) {
+      throw Error(ErrorCode::kUsage, "engine",
+                  base::str("initialize: got a parameter of type ", c10::toString(tensor.scalar_type()), ", allowed floating types (parameter ", name, ")"));
+    }
+    planned.push_back({name, tensor.sizes().vec(), tensor.numel(), tensor.requires_grad(), group_of[i]});
+  }
+  std::vector<zero::Unit*> sharded;
+  for (const auto& plan : zero::plan_units(planned, policy_, config_.zero)) {
+    std::vector<tensor::Slot> slots;
+    std::vector<at::Tensor> members;
+    for (const size_t i : plan.members) {
+      slots.push_back({planned[i].name, planned[i].shape, planned[i].elements, 0});
+      members.push_back(tensors.parameters[i].tensor);
+    }
+    auto unit = std::make_unique<zero::Unit>(static_cast<int>(units_.size()), tensor::UnitLayout(std::move(slots), communicator_->size()),
+                                             std::move(members), working_type_, device_, communicator_->rank(), plan.trainable, plan.group,
+                                             plan.always_whole);
+    if (communicator_->size() > 1 && unit->elements() > 0) {
+      communicator_->broadcast(unit->flat(), 0, base::str("initial values of ", unit->label()))->wait();
+    }
+    unit->adopt_shard();
+    if (unit->trainable()) trained_.push_back(units_.size());
+    if (!unit->always_whole()) sharded.push_back(unit.get());
+    units_.push_back(std::move(unit));
+  }
+  if (sharded.empty()) return;
+  residency_ = std::make_unique<zero::Residency>(sharded, gathers_, config_.zero);
+}
+
+void EngineImpl::adopt_buffers(const tensor::ModuleTensors& tensors) {
+  for (const auto& [name, buffer, aliases] : tensors.buffers) {
+    auto value = buffer.to(device_);
+    if (at::isFloatingType(value.scalar_type()) && working_type_ != at::kFloat) value = value.to(working_type_);
+    if (value.unsafeGetTensorImpl() != buffer.unsafeGetTensorImpl()) at::Tensor(buffer).set_data(value);
+    if (communicator_->size() > 1 && buffer.numel() > 0) {
+      auto contiguous = buffer.contiguous();
+      communicator_->broadcast(contiguous, 0, base::str("initial values of buffer ", name))->wait();
+      if (!contiguous.is_same(buffer)) at::Tensor(buffer).copy_(contiguous);
+    }
+  }
+}
+
+void EngineImpl::make_optimizer() {
+  std::vector<int64_t> sizes;
+  for (const size_t index : trained_) {
+    const auto& unit = *units_[index];
+    const at::Tensor& working = policy_.shard_optimizer ? unit.shard() : unit.flat();
+    sizes.push_back(working.numel());
+    // In fp32 the working values are the master; 16-bit values get an fp32 one that starts from them.
+    masters_.push_back(working_type_ == at::kFloat ? working : working.to(at::kFloat));
+  }
+  adam_ = std::make_unique<optim::FlatAdam>(sizes, device_);
+}
+
+void EngineImpl::make_gradient_flow() {
+  zero::GradientOptions options;
+  options.policy = policy_;
+  const bool accumulates = config_.gradient_accumulation_steps > 1;
+  options.buffer_type = config_.grad_accum_dtype ? scalar_type(*config_.grad_accum_dtype) : accumulates ? at::kFloat : working_type_;
+  options.wire_type = config_.communication_data_type ? scalar_type(*config_.communication_data_type) : options.buffer_type;
+  options.overlap = config_.zero.overlap_comm.value_or(true);
+  options.reduce_scatter = config_.zero.reduce_scatter;
+  options.ignore_unused = config_.zero.ignore_unused_parameters;
+  const double ranks = communicator_->size();
+  options.scale_before = config_.prescale_gradients ? 1.0 / ranks : 1.0 / config_.gradient_predivide_factor;
+  std::vector<zero::Unit*> trained;
+  for (const size_t index : trained_) trained.push_back(units_[index].get());
+  gradients_ = std::make_unique<zero::GradientFlow>(std::move(trained), communicator_, options);
+  gradients_->on_unit_complete([this](zero::Unit* unit) {
+    // The step will change these values, so the gathered ones are of no further use. Within accumulation they stay valid.
+    if (residency_ && boundary_pass_ && !unit->always_whole()) residency_->release(unit);
+  });
+  if (residency_) intercepted_before_ = zero::set_interception(true);
+}
+
+MemoryPlan EngineImpl::memory_plan() const {
+  MemoryPlan plan;
+  const auto width = static_cast<int64_t>(c10::elementSize(working_type_));
+  int64_t sharded_elements = 0, largest_gradient = 0;
+  for (const auto& unit : units_) {
+    plan.parameters += unit->layout().elements();
+    plan.parameter_bytes += (unit->always_whole() ? unit->elements() : unit->layout().shard_elements()) * width;
+    if (!unit->always_whole()) sharded_elements += unit->elements();
+    if (!unit->trainable()) continue;
+    plan.trainable += unit->layout().elements();
+    const int64_t owned = policy_.shard_optimizer ? unit->layout().shard_elements() : unit->elements();
+    plan.optimizer_bytes += owned * 8 + (working_type_ == at::kFloat ? 0 : owned * 4);
+    plan.gradient_bytes += owned * 4;
+    largest_gradient = std::max(largest_gradient, unit->elements() * 4);
+  }
+  plan.gradient_bytes += 2 * largest_gradient;
+  plan.gathered_bytes = std::min(sharded_elements, config_.zero.max_live_parameters) * width;
+  plan.units = static_cast<int64_t>(units_.size());
+  return plan;
+}
+
+std::string EngineImpl::describe() const {
+  const MemoryPlan plan = memory_plan();
+  return base::str("ZeRO stage ", config_.zero.stage, ", ", working_type_ == at::kFloat ? "fp32" : "bf16", ", ", communicator_->size(),
+                   communicator_->size() == 1 ? " rank (" : " ranks (", communicator_->backend(), "), ", base::human_count(static_cast<double>(plan.parameters)),
+                   " parameters (", base::human_count(static_cast<double>(plan.trainable)), " trained) in ", plan.units, " units on ", device_.str(),
+                   "; per rank: parameters ", base::human_bytes(static_cast<double>(plan.parameter_bytes)), ", gathered at most ",
+                   base::human_bytes(static_cast<double>(plan.gathered_bytes)), ", gradients ", base::human_bytes(static_cast<double>(plan.gradient_bytes)),
+                   ", optimizer ", base::human_bytes(static_cast<double>(plan.optimizer_bytes)));
+}
+
+}  // namespace deepspeed::engine

@@ -1,0 +1,142 @@
+// Backward, the boundary of accumulation, and the step.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/div.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "deepspeed/error.h"
+#include "comm/agreement.h"
+#include "engine/engine_impl.h"
+#include "kernels/reduce.h"
+#include "zero/interception.h"
+
+namespace deepspeed::engine {
+namespace {
+
+kernels::SquareSum square_sum(const at::Tensor& gradient) {
+  if (gradient.is_cpu()) return kernels::square_sum(gradient.const_data_ptr<float>(), static_cast<size_t>(gradient.numel()));
+  const double sum = gradient.to(at::kDouble).square().sum().item().toDouble();
+  return {sum, std::isfinite(sum)};
+}
+
+}  // namespace
+
+at::Tensor EngineImpl::backward(const at::Tensor& loss) {
+  if (!loss.defined() || loss.numel() != 1) {
+    throw Error(ErrorCode::kUsage, "engine",
+                base::str("backward: got a loss of ", loss.defined() ? loss.numel() : 0, " elements, allowed a scalar (rank ", communicator_->rank(), ")"));
+  }
+  if (!loss.requires_grad()) {
+    throw Error(ErrorCode::kUsage, "engine",
+                "backward: got a loss that depends on no trained parameter, allowed one that does (was it made under no_grad or detached?)");
+  }
+  if (backward_done_) {
+    throw Error(ErrorCode::kUsage, "engine", "backward: got a second call before step(), allowed one backward() and one step() per micro batch");
+  }
+  const bool before = zero::set_interception(residency_ != nullptr);
+  boundary_pass_ = at_boundary();
+  gradients_->begin(boundary_pass_);
+  if (residency_) residency_->begin_backward();
+  at::Tensor scaled = loss;
+  try {
+    if (config_.gradient_accumulation_steps > 1) scaled = loss / static_cast<double>(config_.gradient_accumulation_steps);
+    scaled.backward();
+    gradients_->end();
+  } catch (...) {
+    gradients_->abandon();
+    if (residency_) residency_->end_backward();
+    zero::set_interception(before);
+    throw;
+  }
+  if (residency_) residency_->end_backward();
+  zero::set_interception(before);
+  backward_done_ = true;
+  return scaled.detach();
+}
+
+void EngineImpl::step() {
+  if (!backward_done_) throw Error(ErrorCode::kUsage, "engine", "step: got a call without a backward() before it, allowed one per backward()");
+  at::NoGradGuard no_grad;
+  zero::InterceptionOff off;
+  backward_done_ = false;
+  step_applied_ = false;
+  if (at_boundary()) optimizer_step();
+  ++progress_.micro_steps;
+}
+
+void EngineImpl::zero_grad() {
+  gradients_->clear();
+  backward_done_ = false;
+}
+
+void EngineImpl::optimizer_step() {
+  if (residency_) residency_->release_all();
+  double sum = 0;
+  bool finite = true;
+  for (size_t t = 0; t < trained_.size(); ++t) {
+    const auto part = square_sum(gradients_->shard_gradient(t));
+    sum += part.sum;
+    finite = finite && part.finite;
+  }
+  const uint64_t calls = communicator_->call_hash() ^ (gathers_ == communicator_ ? 0 : gathers_->call_hash() * 0x9E3779B97F4A7C15ull);
+  const comm::NormAgreement agreed = comm::agree_on_norm(*communicator_, sum, finite, calls, probe_);
+
+  const double ranks = communicator_->size();
+  const double scale_after = config_.prescale_gradients ? 1.0 : config_.gradient_predivide_factor / ranks;
+  const double norm = std::sqrt(agreed.square_sum) * scale_after;
+  ++progress_.global_steps;
+  progress_.global_samples += config_.train_batch_size;
+  if (!agreed.finite || !std::isfinite(norm)) {
+    // One non-finite value would stay in the moments and weights for good.
+    ++progress_.skipped_steps;
+    grad_norm_.reset();
+    gradients_->clear();
+    base::log_warning("step ", progress_.global_steps, ": gradients are not finite, skipped on all ranks (", progress_.skipped_steps,
+                      " skipped so far)");
+    return;
+  }
+  grad_norm_ = norm;
+  double grad_scale = scale_after;
+  if (config_.gradient_clipping > 0) grad_scale /= std::max(1.0, (norm + 1e-6) / config_.gradient_clipping);
+
+  ++progress_.optimizer_steps;
+  for (size_t t = 0; t < trained_.size(); ++t) {
+    const zero::Unit& unit = *units_[trained_[t]];
+    const auto group = static_cast<size_t>(unit.group());
+    const auto betas = rates_[group].betas.value_or(std::make_pair(config_.optimizer.beta1, config_.optimizer.beta2));
+    const optim::AdamSettings settings{rates_[group].lr,          betas.first, betas.second, groups_[group].eps, groups_[group].weight_decay,
+                                       config_.optimizer.adam_w_mode, config_.optimizer.bias_correction};
+    const at::Tensor gradient = policy_.shard_optimizer ? gradients_->shard_gradient(t) : gradients_->whole_gradient(t);
+    at::Tensor half_copy;
+    if (working_type_ != at::kFloat) half_copy = policy_.shard_optimizer ? unit.shard() : unit.flat();
+    adam_->update(t, masters_[t], gradient, half_copy, settings, progress_.optimizer_steps, grad_scale);
+  }
+  gradients_->clear();
+  publish_parameters();
+  schedule_->step();
+  step_applied_ = true;
+}
+
+void EngineImpl::publish_parameters() {
+  if (!policy_.shard_optimizer || communicator_->size() == 1) return;
+  std::vector<std::unique_ptr<PendingCollective>> pending;
+  for (const size_t index : trained_) {
+    const zero::Unit& unit = *units_[index];
+    if (!unit.always_whole()) continue;
+    const std::string tag = base::str("new values of ", unit.label());
+    if (config_.zero.allgather_partitions) {
+      pending.push_back(communicator_->all_gather(unit.flat(), unit.shard(), tag));
+    } else {
+      for (int rank = 0; rank < communicator_->size(); ++rank) {
+        const auto range = unit.layout().shard(rank);
+        pending.push_back(communicator_->broadcast(unit.flat().narrow(0, range.begin, range.size()), rank, tag));
+      }
+    }
+  }
+  for (const auto& call : pending) call->wait();
+}
+
+}  // namespace deepspeed::engine
