@@ -17,7 +17,7 @@ FORBIDDEN = [
     (re.compile(r"(?<![\w.$}\])])/(?:wor[k]|roo[t]|tm[p]|hom[e])/"), "path of one machine"),
     (re.compile(r"(pypi[.]org|pythonhoste[d]|deb[.]debian|security[.]debian|proxy[.]golang)"), "host of a package registry"),
 ]
-LINE_LENGTH = 150  # characters; clang-format holds C++ code to 140
+LINE_LENGTH = 165  # characters; clang-format holds C++ code to 140, comments are laid out by hand
 TEXT = (".h", ".cpp", ".cu", ".hip", ".py", ".sh", ".cmake", ".txt", ".md", ".json", ".in", ".ini", ".toml", "Makefile", "run")
 PROSE = ("data/", "LICENSE")  # texts of others, kept as they are
 

@@ -13,8 +13,8 @@ import tree
 
 LEVELS = {
     "base": 0,
-    "config": 1, "accel": 1, "kernels": 1, "io": 1, "formats": 1, "schedule": 1,
-    "tensor": 2, "comm": 2, "monitor": 2, "launcher": 2,
+    "config": 1, "accel": 1, "kernels": 1, "io": 1, "formats": 1,
+    "tensor": 2, "comm": 2, "monitor": 2, "launcher": 2, "schedule": 2,
     "comm_nccl": 3, "optim": 3, "precision": 3, "checkpoint": 3, "offload": 3, "data": 3, "recompute": 3,
     "zero": 4, "parallel": 4, "lora": 4,
     "models": 5,

@@ -77,7 +77,7 @@ def test_sizes_measures_methods_inside_namespaces_and_classes():
     ("see https://py" + "pi.org/simple", "host of a package registry"),
     ("int a; ", "trailing blanks"),
     ("\tint a;", "tab"),
-    ("x" * 151, "151 characters"),
+    ("x" * 166, "166 characters"),
 ])
 def test_hygiene_finds(line, words):
     problems = check_hygiene.check_text(pathlib.Path("a.cpp"), line + "\n")
