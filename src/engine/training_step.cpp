@@ -42,7 +42,7 @@ at::Tensor EngineImpl::backward(const at::Tensor& loss) {
   if (residency_) residency_->begin_backward();
   at::Tensor scaled = loss;
   try {
-    if (config_.gradient_accumulation_steps > 1) scaled = loss / static_cast<double>(config_.gradient_accumulation_steps);
+    if (config_.gradient_accumulation_steps > 1) scaled = at::div(loss, at::Scalar(static_cast<double>(config_.gradient_accumulation_steps)));
     scaled.backward();
     gradients_->end();
   } catch (...) {
