@@ -1,11 +1,12 @@
-"""Regenerate the pages of docs/ that are made from programs: docs/tools.md from each tool's --help.
+"""Regenerate the pages of docs/ that are made from programs: docs/tools.md from each tool's --help, docs/config.md from the schema.
 
-    make_docs.py [--bin build/bin]
+    make_docs.py [--build build]
 """
 import argparse
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import tree
 
@@ -17,25 +18,52 @@ configuration, 4 environment, 5 a rank failed.
 """
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=pathlib.Path, default=tree.ROOT / "build" / "bin")
-    args = parser.parse_args()
+class DocsError(Exception):
+    pass
+
+
+def output_of(*command):
+    run = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if run.returncode:
+        raise DocsError(f"{' '.join(map(str, command))} ended with {run.returncode}: {run.stderr}")
+    return run.stdout
+
+
+def tools_page(folder):
     parts = [HEAD]
     for tool in TOOLS:
-        program = args.bin / tool
-        if not program.is_file():
-            print(f"error: {program} is not built: run make build", file=sys.stderr)
-            return 1
-        run = subprocess.run([program, "--help"], capture_output=True, text=True)
-        if run.returncode:
-            print(f"error: {tool} --help ended with {run.returncode}: {run.stderr}", file=sys.stderr)
-            return 1
-        lines = "\n".join(line.rstrip() for line in run.stdout.strip().splitlines()).replace(str(args.bin) + "/", "")
+        if not (folder / tool).is_file():
+            raise DocsError(f"{folder / tool} is not built: run make build")
+        text = output_of(folder / tool, "--help").replace(f"{folder}/", "")
+        lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
         parts.append(f"## {tool}\n\n```\n{lines}\n```\n")
-    page = tree.ROOT / "docs" / "tools.md"
-    page.write_text("\n".join(parts), encoding="utf-8")
-    print(f"wrote {page.relative_to(tree.ROOT)}")
+    return "\n".join(parts)
+
+
+def config_page(build):
+    """The reference of ds_config.json, printed by a program around the schema's own writer."""
+    library = build / "libds_core.a"
+    if not library.is_file():
+        raise DocsError(f"{library} is not built: run make build")
+    with tempfile.TemporaryDirectory() as folder:
+        program = pathlib.Path(folder) / "config_reference"
+        output_of("g++", "-std=c++20", "-O0", f"-I{tree.ROOT / 'src'}", f"-I{tree.ROOT / 'include'}",
+                  tree.ROOT / "scripts" / "config_reference_main.cpp", library, "-lpthread", "-o", program)
+        return output_of(program)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=tree.ROOT / "build")
+    args = parser.parse_args()
+    try:
+        pages = {"tools.md": tools_page(args.build / "bin"), "config.md": config_page(args.build)}
+    except DocsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for name, text in pages.items():
+        (tree.ROOT / "docs" / name).write_text(text, encoding="utf-8")
+        print(f"wrote docs/{name}")
     return 0
 
 
