@@ -31,12 +31,12 @@ run_ctest() {  # run_ctest BUILD_FOLDER
 }
 
 run_sanitized() {
-  scripts/build.sh asan
+  scripts/build.sh asan || return
   ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 run_ctest build-asan
 }
 
 run_tsan() {
-  scripts/build.sh tsan
+  scripts/build.sh tsan || return
   TSAN_OPTIONS=halt_on_error=1 run_ctest build-tsan
 }
 
