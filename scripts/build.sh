@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# build.sh [release|asan|tsan]: configures and builds in build/, build-asan/ or build-tsan/. The sanitizer builds hold the libraries that
+# build.sh [release|asan|tsan]: configures and builds in build/, build-asan/ or build-tsan/; JOBS=N sets the number of compile jobs. The sanitizer builds hold the libraries that
 # need no torch and their tests.
 . "$(dirname "$0")/lib.sh"
 STAGE=build
@@ -29,6 +29,6 @@ grep -E '^-- LibTorch' "$dir/configure.log" >&2 || true
 
 # Paths relative to the tree let ccache serve a fresh clone in another folder.
 export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
-jobs=$(compile_jobs)
+jobs=${JOBS:-$(compile_jobs)}
 say "building $dir with $jobs jobs"
 NINJA_STATUS="[build %f/%t, %es] " ninja -C "$dir" -j "$jobs" || die 1 "compilation failed in $dir: see the first error above"
