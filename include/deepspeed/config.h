@@ -63,12 +63,12 @@ struct Config {
     std::optional<bool> overlap_comm;
     bool round_robin_gradients = false;
     bool ignore_unused_parameters = true;
-    int64_t sub_group_size = 1'000'000'000;             // elements
-    int64_t prefetch_bucket_size = 50'000'000;          // elements
-    int64_t param_persistence_threshold = 100'000;      // elements
+    int64_t sub_group_size = 1'000'000'000;                                     // elements
+    int64_t prefetch_bucket_size = 50'000'000;                                  // elements
+    int64_t param_persistence_threshold = 100'000;                              // elements
     int64_t model_persistence_threshold = std::numeric_limits<int64_t>::max();  // elements
-    int64_t max_live_parameters = 1'000'000'000;        // elements
-    int64_t max_reuse_distance = 1'000'000'000;         // elements
+    int64_t max_live_parameters = 1'000'000'000;                                // elements
+    int64_t max_reuse_distance = 1'000'000'000;                                 // elements
     bool gather_16bit_weights_on_model_save = false;
   } zero;
 
@@ -84,7 +84,16 @@ struct Config {
 
 struct ConfigIssue {
   enum class Kind {
-    kSyntax, kDuplicateKey, kMissing, kUnknownKey, kWrongType, kBadValue, kOutOfRange, kConflict, kInconsistent, kNotBuilt
+    kSyntax,
+    kDuplicateKey,
+    kMissing,
+    kUnknownKey,
+    kWrongType,
+    kBadValue,
+    kOutOfRange,
+    kConflict,
+    kInconsistent,
+    kNotBuilt
   };
   Kind kind;
   std::string path;     // dotted key path; "" for the whole text
@@ -106,6 +115,16 @@ ConfigResult check_config(const std::string& text, int64_t world_size);
 // As check_config, but throws Error: kNotBuilt when the only issues are features that are not built, else kConfigInvalid; one report with
 // every issue.
 Config parse_config(const std::string& text, int64_t world_size);
+
+struct ScheduleCheck {
+  std::string values_json;          // every parameter: as given, else its default, null where unset; valid only when issues is empty
+  std::vector<ConfigIssue> issues;  // path is the bare parameter name, "type", or "" for the parameters as a whole
+  std::vector<std::string> notes;
+};
+
+// Checks scheduler.type and scheduler.params (as JSON text, "" for none). With `groups`, the number of parameter groups, the length of
+// per-group lists is checked too. Does not throw.
+ScheduleCheck check_schedule(const std::string& type, const std::string& params_json, std::optional<int64_t> groups = std::nullopt);
 
 // Reads a file and parses it. Throws Error(kFile) when it cannot be read.
 Config load_config(const std::string& path, int64_t world_size);
