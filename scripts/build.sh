@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# build.sh [release|asan|tsan]: configures and builds in build/, build-asan/ or build-tsan/; JOBS=N sets the number of compile jobs. The sanitizer builds hold the libraries that
-# need no torch and their tests.
+# build.sh [release|asan|tsan]: configures and builds in build/, build-asan/ or build-tsan/; JOBS=N sets the number of compile jobs. The
+# sanitizer builds hold the libraries that need no torch and their tests.
 . "$(dirname "$0")/lib.sh"
 STAGE=build
 flavour=${1:-release}
