@@ -1,0 +1,112 @@
+// Collectives over ranks that are threads, and how they fail.
+#include "deepspeed/comm.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include "deepspeed/error.h"
+
+namespace deepspeed {
+namespace {
+
+class Worlds : public ::testing::TestWithParam<int> {};
+
+TEST_P(Worlds, CollectivesGiveTheirContract) {
+  const int world = GetParam();
+  run_ranks_as_threads(world, [&](std::shared_ptr<Communicator> c) {
+    const int rank = c->rank();
+    for (const int64_t n : {int64_t{1}, int64_t{7}, int64_t{10000}}) {
+      auto sum = at::full({n}, static_cast<double>(rank + 1), at::kFloat);
+      c->all_reduce(sum, ReduceOp::kSum, "sum")->wait();
+      EXPECT_EQ(sum[0].item<float>(), world * (world + 1) / 2.0f);
+      auto gathered = at::zeros({n * world}, at::kFloat);
+      c->all_gather(gathered, at::full({n}, static_cast<double>(rank), at::kFloat), "gather")->wait();
+      for (int r = 0; r < world; ++r) EXPECT_EQ(gathered[(r + 1) * n - 1].item<float>(), static_cast<float>(r));
+      // In place: the input is the own slice of the output.
+      auto in_place = at::zeros({n * world}, at::kFloat);
+      in_place.narrow(0, rank * n, n).fill_(rank + 0.5);
+      c->all_gather(in_place, in_place.narrow(0, rank * n, n), "gather in place")->wait();
+      for (int r = 0; r < world; ++r) EXPECT_EQ(in_place[r * n].item<float>(), r + 0.5f);
+      for (const auto type : {at::kFloat, at::kBFloat16}) {
+        auto input = at::full({n * world}, static_cast<double>(rank + 1), type);
+        auto output = at::full({n}, 100.0, at::kFloat);
+        c->reduce_scatter(output, input, "reduce_scatter")->wait();
+        EXPECT_EQ(output[n - 1].item<float>(), world * (world + 1) / 2.0f);
+        c->reduce_scatter(output, input, "reduce_scatter", true)->wait();
+        EXPECT_EQ(output[0].item<float>(), world * (world + 1) * 1.0f);
+      }
+      auto value = at::full({n}, static_cast<double>(rank), at::kBFloat16);
+      c->broadcast(value, world - 1, "broadcast")->wait();
+      EXPECT_EQ(value[0].item<float>(), world - 1.0f);
+    }
+    c->barrier("end");
+    EXPECT_GT(c->calls(), 0u);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Worlds, ::testing::Values(1, 2, 3, 4));
+
+TEST(Communicator, ManyCallsInFlightKeepTheirOrder) {
+  run_ranks_as_threads(2, [&](std::shared_ptr<Communicator> c) {
+    auto other = c->duplicate("second");
+    std::vector<at::Tensor> tensors;
+    std::vector<std::unique_ptr<PendingCollective>> pending;
+    for (int i = 0; i < 50; ++i) {
+      tensors.push_back(at::full({100 + i}, static_cast<double>(i), at::kFloat));
+      pending.push_back((i % 2 ? c : other)->all_reduce(tensors.back(), ReduceOp::kSum, "call " + std::to_string(i)));
+    }
+    for (int i = 49; i >= 0; --i) {
+      pending[static_cast<size_t>(i)]->wait();
+      EXPECT_EQ(tensors[static_cast<size_t>(i)][0].item<float>(), 2.0f * static_cast<float>(i));
+    }
+  });
+}
+
+// A rank that never comes: the others end at the deadline with an error that says what, who and where.
+TEST(Communicator, MissingRankIsANamedErrorNotAHang) {
+  std::string message;
+  ErrorCode code{};
+  try {
+    run_ranks_as_threads(2,
+                         [&](std::shared_ptr<Communicator> c) {
+                           if (c->rank() == 1) {
+                             std::this_thread::sleep_for(std::chrono::milliseconds(900));
+                             return;
+                           }
+                           auto tensor = at::zeros({4}, at::kFloat);
+                           c->all_reduce(tensor, ReduceOp::kSum, "lonely")->wait();
+                         },
+                         {.timeout = std::chrono::milliseconds(300)});
+  } catch (const Error& error) {
+    message = error.what();
+    code = error.code();
+  }
+  EXPECT_TRUE(code == ErrorCode::kCommTimeout || code == ErrorCode::kPeerDied) << message;
+  EXPECT_NE(message.find("all_reduce 'lonely'"), std::string::npos) << message;
+  EXPECT_NE(message.find("rank 0 of 2"), std::string::npos) << message;
+  EXPECT_NE(message.find("group 'world'"), std::string::npos) << message;
+}
+
+TEST(Communicator, LeavingRankIsNoticedAtOnce) {
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THROW(run_ranks_as_threads(2,
+                                    [&](std::shared_ptr<Communicator> c) {
+                                      if (c->rank() == 1) throw std::runtime_error("rank 1 leaves");
+                                      auto tensor = at::zeros({4}, at::kFloat);
+                                      c->all_reduce(tensor, ReduceOp::kSum, "left alone")->wait();
+                                    },
+                                    {.timeout = std::chrono::seconds(60)}),
+               std::exception);
+  // Far below the deadline: the closed connection is the signal.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+}  // namespace
+}  // namespace deepspeed
