@@ -30,7 +30,7 @@ class PidFile {
     const std::string text = base::str(getpid());
     const bool written = fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
     if (!written) {
-      throw Error(ErrorCode::kFile, "launcher",
+      throw Error(ErrorCode::kEnvironment, "launcher",
                   base::str("--save_pid: writing ", path_, ": got \"", std::strerror(errno), "\", allowed success"));
     }
     close(fd);

@@ -16,7 +16,7 @@ struct LaunchRequest {
   std::chrono::milliseconds grace{30000};
 };
 
-// Runs the ranks to their end and returns the exit status for the process. Error(kUsage), Error(kEnvironment) or Error(kFile) when they
+// Runs the ranks to their end and returns the exit status for the process. Error(kUsage) or Error(kEnvironment) when they
 // cannot be started. The process must be single-threaded and be done afterwards: signal handling stays changed.
 int launch(const LaunchRequest& request);
 

@@ -17,8 +17,8 @@
 namespace deepspeed::launcher {
 namespace {
 
-[[noreturn]] void refuse(ErrorCode code, const std::string& what, int error) {
-  throw Error(code, "launcher", base::str(what, ": got \"", std::strerror(error), "\", allowed success"));
+[[noreturn]] void refuse(const std::string& what, int error) {
+  throw Error(ErrorCode::kEnvironment, "launcher", base::str(what, ": got \"", std::strerror(error), "\", allowed success"));
 }
 
 struct Pipe {
@@ -29,7 +29,7 @@ struct Pipe {
 // Pipe whose read or write end, the launcher's, does not block; the other end is a rank's or keeper's and blocks as usual.
 Pipe make_pipe(bool reads_here) {
   std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) refuse(ErrorCode::kEnvironment, "making a pipe", errno);
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) refuse("making a pipe", errno);
   const int ours = reads_here ? ends[0] : ends[1];
   fcntl(ours, F_SETFL, fcntl(ours, F_GETFL) | O_NONBLOCK);
   return {ends[0], ends[1]};
@@ -37,14 +37,14 @@ Pipe make_pipe(bool reads_here) {
 
 int open_file(const std::string& path, int flags) {
   const int fd = open(path.c_str(), flags | O_CLOEXEC, 0644);
-  if (fd < 0) refuse(ErrorCode::kFile, base::str("opening ", path), errno);
+  if (fd < 0) refuse(base::str("opening ", path), errno);
   return fd;
 }
 
 std::string log_file_stem(const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) refuse(ErrorCode::kFile, base::str("making the log directory ", directory), error.value());
+  if (error) refuse(base::str("making the log directory ", directory), error.value());
   const time_t seconds = time(nullptr);
   tm local{};
   localtime_r(&seconds, &local);
@@ -91,7 +91,7 @@ std::vector<SpawnedRank> spawn_ranks(const RankPlan& plan, const SpawnOptions& o
       if (fd >= 0) setup.foreign.push_back(fd);
     }
     rank.keeper = fork();
-    if (rank.keeper < 0) refuse(ErrorCode::kEnvironment, base::str("starting rank ", process.rank), errno);
+    if (rank.keeper < 0) refuse(base::str("starting rank ", process.rank), errno);
     if (rank.keeper == 0) run_keeper(setup);
     close(setup.control);
     close(setup.status);

@@ -27,8 +27,8 @@ struct SpawnedRank {
 };
 
 // Blocks `handled` signals in the calling process (they are for a signalfd then), ignores SIGPIPE, makes it a child subreaper and forks.
-// The caller must be single-threaded. Rank 0 inherits stdin, the others get /dev/null. Error(kFile) or Error(kEnvironment) when the system
-// refuses; ranks started before that end with the process, as their control pipes close.
+// The caller must be single-threaded. Rank 0 inherits stdin, the others get /dev/null. Error(kEnvironment) when the system refuses; ranks
+// started before that end with the process, as their control pipes close.
 std::vector<SpawnedRank> spawn_ranks(const RankPlan& plan, const SpawnOptions& options, const sigset_t& handled);
 
 }  // namespace deepspeed::launcher

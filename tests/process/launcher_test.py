@@ -102,12 +102,12 @@ def test_help_and_version_without_torch():
 
 def test_environment_of_each_rank(tmp_path):
     program = script(tmp_path, "show.sh", '#!/bin/sh\nenv > "$1/$RANK"\n')
-    assert run("--num_ranks", 3, "--master_addr", "localhost", "--env", "EXTRA=a=b", program, tmp_path).returncode == 0
+    assert run("--num_ranks", 3, "--master_addr", "localhost", "--env", "EXTRA=a=b", "--env=OTHER=[x, y]", program, tmp_path).returncode == 0
     ports = set()
     for rank in range(3):
         variables = dict(line.split("=", 1) for line in (tmp_path / str(rank)).read_text().splitlines() if "=" in line)
         expected = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "LOCAL_SIZE": 3, "CROSS_RANK": 0,
-                    "CROSS_SIZE": 1, "MASTER_ADDR": "localhost", "EXTRA": "a=b"}
+                    "CROSS_SIZE": 1, "MASTER_ADDR": "localhost", "EXTRA": "a=b", "OTHER": "[x, y]"}
         assert {name: variables.get(name) for name in expected} == {name: str(value) for name, value in expected.items()}
         assert int(variables["OMP_NUM_THREADS"]) >= 1
         ports.add(int(variables["MASTER_PORT"]))
@@ -243,6 +243,14 @@ def test_much_output_arrives_whole():
             assert [line[len(prefix):] for line in text.splitlines() if line.startswith(prefix)] == [str(i) for i in range(1, 50001)]
 
 
+def test_a_progress_bar_overwrites_only_itself():
+    code = "[ $RANK = 1 ] && sleep 0.3 && echo text && exit; printf '\\r10%%'; printf '\\r20%%'; sleep 0.6; printf '\\r30%%\\n'"
+    shown = run("-q", "-n", 2, "sh", "-c", code).stdout
+    assert shown.startswith("[rank 0] 10%\r") or shown.startswith("[rank 1] text\n")
+    assert "\n[rank 1] text\n" in "\n" + shown
+    assert "[rank 0] 30%\n" in shown
+
+
 def test_lines_come_when_they_are_written():
     launcher = start("-q", "-n", 2, "sh", "-c", "echo now; exec sleep 1000")
     assert sorted(launcher.stdout.readline() for _ in range(2)) == ["[rank 0] now\n", "[rank 1] now\n"]
@@ -277,6 +285,9 @@ def test_log_files(tmp_path):
     assert [re.sub(r"^\d{14}", "", path.name) for path in files] == ["_rank0.log", "_rank1.log"]
     assert [path.read_text() for path in files] == ["out 0\nerr 0\n", "out 1\nerr 1\n"]
     assert str(files[1]) in result.stderr
+    impossible = run("-n", 2, "--enable_each_rank_log", files[0] / "below_a_file", "true")
+    assert impossible.returncode == 4
+    assert str(files[0]) in impossible.stderr
 
 
 def test_save_pid(tmp_path):
