@@ -3,7 +3,7 @@
 namespace deepspeed::launcher {
 
 int LineMerger::add_stream(std::string prefix) {
-  streams_.push_back({std::move(prefix), "", false});
+  streams_.push_back({std::move(prefix), "", false, false});
   return static_cast<int>(streams_.size()) - 1;
 }
 
@@ -21,6 +21,7 @@ void LineMerger::put(int stream, std::string_view text, std::string& out) {
 void LineMerger::end_line(int stream, char end, std::string& out) {
   Stream& source = streams_[stream];
   const bool is_open = open_ == stream && !overwrite_;
+  source.is_bar = end == '\r';
   if (end == '\r') {
     // A bare '\r' at the start of a line, as bars print it first, shows nothing.
     if (source.pending.empty() && !is_open) return;
@@ -49,7 +50,10 @@ void LineMerger::feed(int stream, std::string_view bytes, std::string& out) {
     }
     const size_t end = bytes.find_first_of("\r\n");
     source.pending += bytes.substr(0, end);
-    if (source.pending.size() >= kLongestLine) show_unfinished(stream, out);
+    if (source.pending.size() >= kLongestLine) {
+      put(stream, source.pending, out);
+      source.pending.clear();
+    }
     if (end == std::string_view::npos) return;
     if (bytes[end] == '\n') {
       end_line(stream, '\n', out);
@@ -62,7 +66,7 @@ void LineMerger::feed(int stream, std::string_view bytes, std::string& out) {
 
 void LineMerger::show_unfinished(int stream, std::string& out) {
   Stream& source = streams_[stream];
-  if (source.pending.empty()) return;
+  if (!has_unfinished(stream)) return;
   put(stream, source.pending, out);
   source.pending.clear();
 }

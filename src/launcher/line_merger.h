@@ -20,9 +20,10 @@ class LineMerger {
 
   // Appends to `out` what the screen gets for `bytes` of `stream`; an unfinished line waits.
   void feed(int stream, std::string_view bytes, std::string& out);
-  // Shows the unfinished line of `stream`, as nothing came for a while (a question, a bar that is drawn with its '\r' in front).
+  // Shows the unfinished state of a bar, as nothing came for a while: bars are mostly drawn with the '\r' in front. Other unfinished
+  // lines keep waiting, since programs that buffer their output write it in blocks that end anywhere.
   void show_unfinished(int stream, std::string& out);
-  bool has_unfinished(int stream) const { return !streams_[stream].pending.empty(); }
+  bool has_unfinished(int stream) const { return streams_[stream].is_bar && !streams_[stream].pending.empty(); }
   // The stream ended: its unfinished line gets an end.
   void close_stream(int stream, std::string& out);
   // A line of the launcher's own, without '\n'.
@@ -33,6 +34,7 @@ class LineMerger {
     std::string prefix;
     std::string pending;           // unfinished line, not shown yet
     bool carriage_return = false;  // a '\r' came; whether it belongs to a "\r\n" is not known yet
+    bool is_bar = false;           // the last line ended with '\r'
   };
 
   void end_line(int stream, char end, std::string& out);

@@ -59,18 +59,28 @@ TEST_F(LineMergerTest, AnotherStreamsLineGoesBelowAnOpenOne) {
   EXPECT_EQ(feed(a_, "x\n"), "[a] 20%\r[a] x\n");
 }
 
-TEST_F(LineMergerTest, AnUnfinishedLineThatWasShownGoesOnWithoutAPrefix) {
-  EXPECT_EQ(feed(a_, "name: "), "");
+TEST_F(LineMergerTest, AnUnfinishedBarCanBeShownAndGoesOnWithoutAPrefix) {
+  feed(a_, "\r10");
   EXPECT_TRUE(merger_.has_unfinished(a_));
-  EXPECT_EQ(show(a_), "[a] name: ");
+  EXPECT_EQ(show(a_), "[a] 10");
   EXPECT_FALSE(merger_.has_unfinished(a_));
   EXPECT_EQ(show(a_), "");
-  EXPECT_EQ(feed(a_, "x\n"), "x\n");
+  EXPECT_EQ(feed(a_, "%\n"), "%\n");
   // ...and with one after another stream came between.
-  feed(a_, "name: ");
+  feed(a_, "\r20");
   show(a_);
   EXPECT_EQ(feed(b_, "y\n"), "\n[b] y\n");
-  EXPECT_EQ(feed(a_, "z\n"), "[a] z\n");
+  EXPECT_EQ(feed(a_, "%\n"), "[a] %\n");
+}
+
+// A program that buffers its output may write half a line now and the rest much later.
+TEST_F(LineMergerTest, OtherUnfinishedLinesWaitForTheirEnd) {
+  feed(a_, "half");
+  EXPECT_FALSE(merger_.has_unfinished(a_));
+  EXPECT_EQ(show(a_), "");
+  EXPECT_EQ(feed(b_, "y\n"), "[b] y\n");
+  EXPECT_EQ(feed(a_, " whole\nnext"), "[a] half whole\n");
+  EXPECT_EQ(show(a_), "");
 }
 
 TEST_F(LineMergerTest, AShownBarIsOverwrittenToo) {

@@ -278,7 +278,9 @@ def test_a_reader_that_does_not_read_does_not_stop_supervision(tmp_path):
 
 def test_log_files(tmp_path):
     logs = tmp_path / "new" / "logs"
-    result = run("-n", 2, "--enable_each_rank_log", logs, "sh", "-c", "echo out $RANK; echo err $RANK >&2; exit $RANK")
+    # Rank 1 fails after rank 0 is done, which otherwise might be stopped before it prints.
+    code = f"echo out $RANK; echo err $RANK >&2; [ $RANK = 0 ] && exec touch {tmp_path}/done; while [ ! -e {tmp_path}/done ]; do sleep 0.01; done; exit 1"
+    result = run("-n", 2, "--enable_each_rank_log", logs, "sh", "-c", code)
     assert result.returncode == 1
     assert result.stdout == ""
     files = sorted(logs.iterdir())
