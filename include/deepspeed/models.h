@@ -15,45 +15,9 @@
 #include <vector>
 
 #include "deepspeed/error.h"
+#include "deepspeed/model_info.h"
 
 namespace deepspeed {
-
-// What a config.json says, in one vocabulary for all model types.
-struct ModelInfo {
-  std::string type;  // "llama", "qwen2", "gpt2"
-  int64_t vocab_size = 0;
-  int64_t hidden_size = 0;
-  int64_t layers = 0;
-  int64_t heads = 0;
-  int64_t kv_heads = 0;           // heads of keys and values; divides heads
-  int64_t head_dim = 0;           // elements
-  int64_t intermediate_size = 0;  // of the feed-forward part
-  int64_t max_positions = 0;      // longest sequence; a limit for gpt2, a hint for the others
-  double norm_eps = 1e-5;
-  std::string activation;         // "silu", "gelu", "gelu_new", "relu"
-  bool tied = false;              // head and embedding are one tensor
-  bool qkv_bias = false, output_bias = false, mlp_bias = false;
-  double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;  // probabilities, in training mode only
-  double initializer_range = 0.02;  // standard deviation of a fresh model's weights
-
-  bool scale_attention = true;           // gpt2: scores are divided by sqrt(head_dim)
-  bool scale_attention_by_layer = false;  // gpt2: and by the layer's number, from 1
-
-  struct Rope {  // llama, qwen2
-    double theta = 10000.0;
-    std::string type = "default";  // "default", "linear", "llama3"
-    double factor = 1.0;           // linear, llama3
-    double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
-    int64_t original_max_positions = 8192;                 // llama3
-  } rope;
-
-  std::vector<int64_t> eos_ids;  // tokens that end a text; empty: none known
-  std::string config_json;       // the text it came from
-};
-
-// Reads the text of a config.json. Throws Error: kModelFormat for a missing or wrong key, kNotBuilt for a model type or setting that this
-// version cannot compute, both naming the key.
-ModelInfo parse_model_info(const std::string& config_json);
 
 struct KeyValueCache;  // of generate()
 
@@ -87,7 +51,7 @@ class CausalLM : public torch::nn::Module {
   ModelInfo info_;
 };
 
-// Builds a model from the text of a config.json with fresh weights, the same for the same seed on every machine: matrices normal with
+// Builds a model from the text of a config.json with fresh weights, the same for the same seed: matrices normal with
 // initializer_range, norms 1, biases 0. fp32, on the CPU.
 std::shared_ptr<CausalLM> make_model(const std::string& config_json, uint64_t seed = 0);
 
@@ -96,8 +60,8 @@ std::shared_ptr<CausalLM> make_model(const std::string& config_json, uint64_t se
 std::shared_ptr<CausalLM> load_model(const std::string& directory);
 
 struct ExportOptions {
-  std::string source_directory;                  // tokenizer and generation files are copied from here; empty: none
-  int64_t max_shard_bytes = 5'000'000'000;       // a model above this is cut into shards with an index
+  std::string source_directory = {};        // tokenizer and generation files are copied from here; empty: none
+  int64_t max_shard_bytes = 5'000'000'000;  // a model above this is cut into shards with an index
 };
 
 // Writes a directory that Hugging Face's from_pretrained() loads: model.safetensors (fp32), config.json and the files of options. `weights`
@@ -107,12 +71,12 @@ void export_model(const std::string& directory, const std::map<std::string, at::
 
 struct GenerateOptions {
   int64_t max_new_tokens = 64;
-  double temperature = 0.0;       // 0: the likeliest token each time
-  int64_t top_k = 0;              // only the k likeliest; 0: all
-  double top_p = 1.0;             // only the likeliest that together reach this probability
-  uint64_t seed = 0;              // same seed, same text, on all ranks
-  std::vector<int64_t> eos_ids;   // stop after one of these; empty: those of the model's config
-  bool use_cache = true;          // keep keys and values; false: recompute the whole text for each token
+  double temperature = 0.0;           // 0: the likeliest token each time
+  int64_t top_k = 0;                  // only the k likeliest; 0: all
+  double top_p = 1.0;                 // only the likeliest that together reach this probability
+  uint64_t seed = 0;                  // same seed, same text, on all ranks
+  std::vector<int64_t> eos_ids = {};  // stop after one of these; empty: those of the model's config
+  bool use_cache = true;              // keep keys and values; false: recompute the whole text for each token
 };
 
 // Continues `prompt` and returns the new tokens, an end token included. Runs without gradients and in evaluation mode, and restores the mode.
