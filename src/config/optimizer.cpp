@@ -46,13 +46,17 @@ void judge_type(Settings& settings, const std::string& type) {
                                str("optimizer ", known)});
     return;
   }
-  std::vector<std::string> names;
-  for (const auto name : kBuilt) names.emplace_back(name);
-  for (const auto name : kDeepSpeed) names.emplace_back(name);
-  for (const auto name : kTorch) names.emplace_back(name);
+  std::vector<std::string_view> names;
+  for (const auto name : kBuilt) names.push_back(name);
+  for (const auto name : kDeepSpeed) names.push_back(name);
+  for (const auto name : kTorch) names.push_back(name);
+  std::vector<std::string> lower_names;
+  for (const auto name : names) lower_names.push_back(lower(name));
   std::string message = str("got ", shown(type), ", allowed Adam or AdamW");
-  const std::string near = base::nearest(type, names);
-  if (!near.empty()) message += str("; did you mean \"", near, "\"?");
+  const std::string near = base::nearest(lower(type), lower_names);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!near.empty() && lower_names[i] == near) message += str("; did you mean \"", names[i], "\"?");
+  }
   settings.refuse(Kind::kBadValue, "optimizer.type", message);
 }
 

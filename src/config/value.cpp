@@ -58,14 +58,14 @@ std::string goodwill(const json& given, const json& value) { return str(shown(gi
 CheckedValue check_bool(const Key& key, const json& given, bool typed) {
   if (given.is_boolean()) return accept(given);
   if (typed) {
-    std::string word = given.is_string() ? lower(given.get<std::string>()) : "";
-    if (given.is_number() && (given == 0 || given == 1)) word = given == 1 ? "1" : "0";
+    const std::string word = given.is_string() ? lower(given.get<std::string>()) : std::string();
     for (const char* yes : {"true", "yes", "on", "1", "t", "y"}) {
       if (word == yes) return accept(true, goodwill(given, true));
     }
     for (const char* no : {"false", "no", "off", "0", "f", "n"}) {
       if (word == no) return accept(false, goodwill(given, false));
     }
+    if (given.is_number() && (given == 0 || given == 1)) return accept(given == 1, goodwill(given, given == 1));
   }
   return refuse(Kind::kWrongType, key, given);
 }

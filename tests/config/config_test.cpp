@@ -311,6 +311,12 @@ TEST(Config, WhatAdamMeans) {
   EXPECT_EQ(optimizer("Adam", R"("torch_adam": true, "adam_w_mode": false)").weight_decay, 0.0);
 }
 
+TEST(Config, NamesOfOptimizersAndSchedulesHaveHints) {
+  expect_only(check(R"("optimizer": {"type": "adamm"})"), "optimizer.type", Kind::kBadValue, {"\"Adam\""});
+  expect_only(check(R"("optimizer": {"type": "sgd"})"), "optimizer.type", Kind::kBadValue, {"\"SGD\""});
+  expect_only(check(R"("scheduler": {"type": "WarmupLr"})"), "scheduler.type", Kind::kBadValue, {"\"WarmupLR\""});
+}
+
 TEST(Config, SourceIsCanonical) {
   const auto first = check_config("{\"train_batch_size\": 8, // c\n \"bf16\": {}}", 1),
              second = check_config("{\"bf16\":{},\"train_batch_size\":8}", 1);
