@@ -21,7 +21,9 @@ std::unique_ptr<Engine> make_engine(tensor::ModuleTensors tensors, const EngineO
   auto communicator = options.communicator ? options.communicator : init_distributed();
   Config config = options.config_path.empty() ? parse_config(options.config_json, communicator->size())
                                               : load_config(options.config_path, communicator->size());
-  return std::make_unique<Engine>(std::make_unique<engine::EngineImpl>(std::move(tensors), options, std::move(config), std::move(communicator)));
+  auto impl = std::make_unique<engine::EngineImpl>(std::move(tensors), options, std::move(config), std::move(communicator));
+  impl->activate();
+  return std::make_unique<Engine>(std::move(impl));
 }
 
 }  // namespace

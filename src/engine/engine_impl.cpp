@@ -69,11 +69,14 @@ EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& optio
   }
 }
 
+void EngineImpl::activate() {
+  if (residency_) zero::hold_interception();
+}
+
 EngineImpl::~EngineImpl() {
   gradients_.reset();
   if (residency_) {
-    zero::set_interception(intercepted_before_);
-    // The module outlives the engine: leave it with whole parameters where that needs no other rank.
+    zero::drop_interception();
     residency_.reset();
   }
 }
@@ -166,6 +169,15 @@ void EngineImpl::adopt_buffers(const tensor::ModuleTensors& tensors) {
 }
 
 void EngineImpl::make_optimizer() {
+  decoupled_ = config_.optimizer.adam_w_mode;
+  if (!decoupled_ && !config_.optimizer.torch_adam && device_.is_cpu()) {
+    // Measured: DeepSpeed's fused Adam ignores adam_w_mode on CPUs. Same configuration, same numbers; the user is told how to get the other form.
+    decoupled_ = true;
+    if (communicator_->rank() == 0 && config_.optimizer.weight_decay != 0) {
+      base::log_warning("optimizer Adam with adam_w_mode false: weight decay is decoupled on the CPU, as in DeepSpeed's fused Adam there; add ",
+                        "\"torch_adam\": true to optimizer.params for decay inside the gradient");
+    }
+  }
   std::vector<int64_t> sizes;
   for (const size_t index : trained_) {
     const auto& unit = *units_[index];
@@ -195,7 +207,6 @@ void EngineImpl::make_gradient_flow() {
     // The step will change these values, so the gathered ones are of no further use. Within accumulation they stay valid.
     if (residency_ && boundary_pass_ && !unit->always_whole()) residency_->release(unit);
   });
-  if (residency_) intercepted_before_ = zero::set_interception(true);
 }
 
 MemoryPlan EngineImpl::memory_plan() const {

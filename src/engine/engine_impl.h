@@ -32,6 +32,9 @@ class EngineImpl {
   EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& options, Config config, std::shared_ptr<Communicator> communicator);
   ~EngineImpl();
 
+  // Switches interception on for the calling thread until the engine ends (on that thread).
+  void activate();
+
   at::Tensor backward(const at::Tensor& loss);
   void step();
   void zero_grad();
@@ -90,7 +93,6 @@ class EngineImpl {
   c10::Device device_;
   at::Tensor probe_;
   at::ScalarType working_type_;
-  bool intercepted_before_ = false;
 
   std::vector<std::unique_ptr<zero::Unit>> units_;
   std::vector<size_t> trained_;                 // indices of trainable units
@@ -104,6 +106,7 @@ class EngineImpl {
   std::function<void(bool)> set_mode_;
   bool backward_done_ = false;
   bool boundary_pass_ = false;
+  bool decoupled_ = true;  // weight decay outside the gradient
 
   Progress progress_;
   std::optional<double> grad_norm_;

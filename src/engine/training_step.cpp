@@ -108,7 +108,7 @@ void EngineImpl::optimizer_step() {
     const auto group = static_cast<size_t>(unit.group());
     const auto betas = rates_[group].betas.value_or(std::make_pair(config_.optimizer.beta1, config_.optimizer.beta2));
     const optim::AdamSettings settings{rates_[group].lr,          betas.first, betas.second, groups_[group].eps, groups_[group].weight_decay,
-                                       config_.optimizer.adam_w_mode, config_.optimizer.bias_correction};
+                                       decoupled_, config_.optimizer.bias_correction};
     const at::Tensor gradient = policy_.shard_optimizer ? gradients_->shard_gradient(t) : gradients_->whole_gradient(t);
     at::Tensor half_copy;
     if (working_type_ != at::kFloat) half_copy = policy_.shard_optimizer ? unit.shard() : unit.flat();

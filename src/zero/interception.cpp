@@ -129,4 +129,16 @@ bool set_interception(bool on) {
   return before;
 }
 
+namespace {
+thread_local int holders = 0;
+}  // namespace
+
+void hold_interception() {
+  if (++holders == 1) set_interception(true);
+}
+
+void drop_interception() {
+  if (holders > 0 && --holders == 0) set_interception(false);
+}
+
 }  // namespace deepspeed::zero

@@ -29,6 +29,10 @@ void unregister_owner(const Gatherer* owner);
 // Interception on this thread. Returns the state before.
 bool set_interception(bool on);
 
+// On while any engine of this thread holds it: the first hold switches it on, the last drop off.
+void hold_interception();
+void drop_interception();
+
 class InterceptionOff {
  public:
   InterceptionOff() : before_(set_interception(false)) {}

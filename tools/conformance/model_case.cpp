@@ -23,7 +23,7 @@ Outcome run_model_case(const std::filesystem::path& directory) {
     detail << "logits: got shape " << logits.sizes() << ", expected " << expected.sizes();
     return Outcome::fail(detail.str());
   }
-  const double difference = (logits - expected).abs().max().item().toDouble();
+  const double difference = logits.sub(expected).abs().max().item().toDouble();
   const double allowed = forward.at("tolerance").at("logits_abs");
   if (!(difference <= allowed)) {
     detail << "logits: got a largest difference of " << difference << ", expected 0, tolerance " << allowed;

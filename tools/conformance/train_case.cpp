@@ -110,7 +110,7 @@ std::string compare_weights(const TrainResult& got, const std::filesystem::path&
     const auto found = got.weights.find(name);
     if (found == got.weights.end()) return "weights: got none named " + name;
     if (found->second.sizes() != expected.sizes()) return "weights: got another shape of " + name;
-    const auto delta = (found->second - expected).to(at::kDouble);
+    const auto delta = found->second.sub(expected).to(at::kDouble);
     if (delta.numel() == 0) continue;
     squares += delta.square().sum().item().toDouble();
     largest = std::max(largest, delta.abs().max().item().toDouble());
