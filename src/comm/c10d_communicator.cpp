@@ -235,7 +235,8 @@ void C10dCommunicator::barrier(const std::string& tag) {
 }
 
 std::shared_ptr<Communicator> C10dCommunicator::duplicate(const std::string& name) {
-  return std::make_shared<C10dCommunicator>(name, backend_name_, store_, rank_, size_, timeout_, factory_);
+  // The keys in the store must be new, whoever else asks for a group of this name; ranks count alike.
+  return std::make_shared<C10dCommunicator>(base::str(name_, "/", name, ".", ++duplicates_), backend_name_, store_, rank_, size_, timeout_, factory_);
 }
 
 }  // namespace deepspeed::comm

@@ -57,6 +57,7 @@ class C10dCommunicator final : public Communicator {
   BackendFactory factory_;
   c10::intrusive_ptr<c10d::Backend> backend_;  // null when size is 1
   CallLog log_;
+  int duplicates_ = 0;  // groups made of this one
 };
 
 }  // namespace deepspeed::comm

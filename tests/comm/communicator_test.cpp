@@ -69,6 +69,20 @@ TEST(Communicator, ManyCallsInFlightKeepTheirOrder) {
   });
 }
 
+// Two engines in one process both ask for a group of one name; mixing them up made ranks wait for each other for ever.
+TEST(Communicator, GroupsOfOneNameAreApart) {
+  run_ranks_as_threads(2, [&](std::shared_ptr<Communicator> c) {
+    auto a = c->duplicate("parameters"), b = c->duplicate("parameters"), nested = a->duplicate("parameters");
+    auto x = at::full({3}, 1.0, at::kFloat), y = at::full({4}, 2.0, at::kFloat), z = at::full({5}, 3.0, at::kFloat);
+    auto first = c->rank() == 0 ? a->all_reduce(x, ReduceOp::kSum, "x") : b->all_reduce(y, ReduceOp::kSum, "y");
+    auto second = c->rank() == 0 ? b->all_reduce(y, ReduceOp::kSum, "y") : a->all_reduce(x, ReduceOp::kSum, "x");
+    first->wait();
+    second->wait();
+    nested->all_reduce(z, ReduceOp::kSum, "z")->wait();
+    EXPECT_EQ(x[0].item<float>() + y[0].item<float>() + z[0].item<float>(), 12.0f);
+  });
+}
+
 // A rank that never comes: the others end at the deadline with an error that says what, who and where.
 TEST(Communicator, MissingRankIsANamedErrorNotAHang) {
   std::string message;

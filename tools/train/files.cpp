@@ -1,0 +1,54 @@
+#include "train/files.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "deepspeed/error.h"
+#include "deepspeed/safetensors.h"
+
+namespace deepspeed::train {
+
+std::vector<ParameterGroup> read_groups(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorCode::kUsage, "ds_train", "--parameter_groups " + path + ": cannot be read");
+  std::vector<ParameterGroup> groups;
+  try {
+    for (const auto& item : nlohmann::json::parse(file)) {
+      ParameterGroup group;
+      for (const auto& [key, value] : item.items()) {
+        if (key == "match") group.match = value.get<std::string>();
+        else if (key == "lr") group.lr = value.get<double>();
+        else if (key == "weight_decay") group.weight_decay = value.get<double>();
+        else if (key == "eps") group.eps = value.get<double>();
+        else if (key == "betas") group.betas = std::make_pair(value.at(0).get<double>(), value.at(1).get<double>());
+        else throw Error(ErrorCode::kUsage, "ds_train", "--parameter_groups: got the key \"" + key + "\", allowed match, lr, weight_decay, eps, betas");
+      }
+      groups.push_back(std::move(group));
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::kUsage, "ds_train", "--parameter_groups " + path + ": " + error.what());
+  }
+  return groups;
+}
+
+void write_weights(const std::string& path, const std::map<std::string, at::Tensor>& weights) { save_safetensors(path, weights); }
+
+void write_export_directory(const std::string& directory, const std::string& source, const std::map<std::string, at::Tensor>& weights,
+                            const ModelInfo& info) {
+  ExportOptions options;
+  options.source_directory = source;
+  export_model(directory, weights, info, options);
+  // Read back, so that what is checked is what was written.
+  at::NoGradGuard no_grad;
+  const auto model = load_model(directory);
+  model->eval();
+  const int64_t count = std::min<int64_t>(24, info.vocab_size);
+  const auto ids = at::arange(count, at::TensorOptions().dtype(at::kLong)).mul(info.vocab_size / count).view({1, count});
+  save_safetensors(directory + "/check.safetensors", {{"input_ids", ids}, {"logits", model->logits(ids)}});
+}
+
+}  // namespace deepspeed::train
