@@ -49,7 +49,7 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;     // of the group
-  virtual const char* backend() const = 0;         // "gloo", "nccl"
+  virtual const char* backend() const = 0;         // "shm", "gloo", "nccl", "none" (one rank)
   virtual std::chrono::milliseconds timeout() const = 0;
 
   // tensor[n]: the sum (or maximum) over ranks, in place.
@@ -79,7 +79,8 @@ class Communicator {
 };
 
 struct CommOptions {
-  std::string backend = "auto";           // auto, gloo, nccl
+  // auto: nccl on accelerators, shared memory ("shm") for CPU ranks of one host, else gloo. DS_COMM_BACKEND stands in for auto.
+  std::string backend = "auto";
   std::chrono::milliseconds timeout{0};   // 0: DEEPSPEED_TIMEOUT (minutes), else 30 minutes
 };
 

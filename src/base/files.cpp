@@ -55,6 +55,12 @@ void rename_path(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) fail("renaming", str(from, " to ", to), std::strerror(errno));
 }
 
+bool exchange_paths(const std::string& one, const std::string& other) {
+  if (::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+  fail("exchanging", str(one, " and ", other), std::strerror(errno));
+}
+
 void remove_tree(const std::string& path) {
   std::error_code error;
   std::filesystem::remove_all(path, error);

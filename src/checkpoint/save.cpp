@@ -113,12 +113,17 @@ void commit(const std::string& directory, const std::string& temporary, const st
   file.commit(/*durable=*/true);
   base::sync_directory(temporary);
   const std::string target = directory + "/" + tag;
-  const std::string replaced = directory + "/.tmp.replaced." + tag;
-  if (base::exists(target)) {
+  // A checkpoint of this name goes out and the new one comes in as one step, so that `latest` never names nothing. Where the file system cannot do
+  // that, the old one is moved aside first.
+  std::string replaced = temporary;
+  if (!base::exists(target)) {
+    base::rename_path(temporary, target);
+  } else if (!base::exchange_paths(temporary, target)) {
+    replaced = directory + "/.tmp.replaced." + tag;
     base::remove_tree(replaced);
     base::rename_path(target, replaced);
+    base::rename_path(temporary, target);
   }
-  base::rename_path(temporary, target);
   base::sync_directory(directory);
   formats::OutputFile latest(directory + "/latest");
   latest.write(tag);

@@ -20,6 +20,7 @@
 #include "comm/c10d_communicator.h"
 #include "comm/gloo_backend.h"
 #include "comm/nccl_backend.h"
+#include "comm/shm_communicator.h"
 #include "deepspeed/error.h"
 
 namespace deepspeed {
@@ -88,6 +89,39 @@ c10::intrusive_ptr<c10d::Store> join_store(const RankInfo& info, std::chrono::mi
   }
 }
 
+// The store as the shared-memory domain needs it.
+comm::ShmDomain::Store text_store(const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds timeout) {
+  return {[store](const std::string& key, const std::string& value) { store->set(key, std::vector<uint8_t>(value.begin(), value.end())); },
+          [store, timeout](const std::string& key) {
+            store->wait({key}, timeout);
+            const auto bytes = store->get(key);
+            return std::string(bytes.begin(), bytes.end());
+          }};
+}
+
+std::string backend_of(const CommOptions& options) {
+  std::string backend = options.backend;
+  const char* environment = std::getenv("DS_COMM_BACKEND");
+  if (backend == "auto" && environment && *environment) backend = environment;
+  if (backend != "auto" && backend != "gloo" && backend != "nccl" && backend != "shm") {
+    throw Error(ErrorCode::kUsage, "comm", base::str("backend: got \"", backend, "\", allowed auto, shm, gloo, nccl"));
+  }
+  return backend;
+}
+
+// Shared memory where all ranks live on this host. In "auto", ranks that may not read each other's memory get nullptr and use Gloo.
+std::shared_ptr<Communicator> join_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
+                                                 bool required) {
+  try {
+    auto domain = std::make_shared<comm::ShmDomain>(text_store(store, timeout), "shm", rank, size, timeout);
+    return std::make_shared<comm::ShmCommunicator>("world", std::move(domain), timeout);
+  } catch (const Error& error) {
+    if (required || error.code() != ErrorCode::kEnvironment) throw;
+    if (rank == 0) base::log_warning(error.what(), "; ranks talk through Gloo instead, which is slower");
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> init_distributed(const CommOptions& options) { return init_distributed(rank_info_from_environment(), options); }
@@ -95,23 +129,29 @@ std::shared_ptr<Communicator> init_distributed(const CommOptions& options) { ret
 std::shared_ptr<Communicator> init_distributed(const RankInfo& info, const CommOptions& options) {
   base::set_log_rank(info.world_size > 1 ? info.rank : -1);
   const auto timeout = timeout_of(options);
-  std::string backend = options.backend;
-  if (backend == "auto") backend = accel::choose_device("auto", info.local_rank).is_cpu() ? "gloo" : "nccl";
-  if (backend != "gloo" && backend != "nccl") {
-    throw Error(ErrorCode::kUsage, "comm", base::str("backend: got \"", backend, "\", allowed auto, gloo, nccl"));
+  std::string backend = backend_of(options);
+  const bool one_host = info.local_world_size == info.world_size;
+  if (backend == "auto") backend = !accel::choose_device("auto", info.local_rank).is_cpu() ? "nccl" : one_host ? "shm or gloo" : "gloo";
+  if (backend == "shm" && !one_host) {
+    throw Error(ErrorCode::kUsage, "comm",
+                base::str("backend shm: got ", info.local_world_size, " of ", info.world_size, " ranks on this host, allowed all on one host"));
   }
-  const auto factory = [&]() -> comm::BackendFactory {
-    if (info.world_size == 1) return {};
-    return backend == "nccl" ? comm::nccl_factory() : comm::gloo_factory(info.local_world_size == info.world_size);
-  }();
-  c10::intrusive_ptr<c10d::Store> store;
-  if (info.world_size > 1) store = join_store(info, timeout);
-  return std::make_shared<comm::C10dCommunicator>("world", backend == "nccl" ? "nccl" : "gloo", store, info.rank, info.world_size, timeout,
-                                                  factory);
+  if (info.world_size == 1) {
+    return std::make_shared<comm::C10dCommunicator>("world", "none", nullptr, 0, 1, timeout, comm::BackendFactory{});
+  }
+  const auto store = join_store(info, timeout);
+  if (backend == "shm" || backend == "shm or gloo") {
+    auto communicator = join_shared_memory(store, info.rank, info.world_size, timeout, backend == "shm");
+    if (communicator) return communicator;
+  }
+  const bool nccl = backend == "nccl";
+  return std::make_shared<comm::C10dCommunicator>("world", nccl ? "nccl" : "gloo", store, info.rank, info.world_size, timeout,
+                                                  nccl ? comm::nccl_factory() : comm::gloo_factory(one_host));
 }
 
 void run_ranks_as_threads(int world_size, const std::function<void(std::shared_ptr<Communicator>)>& body, const CommOptions& options) {
   auto store = c10::make_intrusive<c10d::HashStore>();
+  const std::string backend = backend_of(options);
   std::mutex mutex;
   std::exception_ptr first;
   std::vector<std::thread> threads;
@@ -119,8 +159,12 @@ void run_ranks_as_threads(int world_size, const std::function<void(std::shared_p
     threads.emplace_back([&, rank] {
       try {
         base::set_log_rank(rank);
-        body(std::make_shared<comm::C10dCommunicator>("world", "gloo", store, rank, world_size, timeout_of(options),
-                                                      comm::gloo_factory(true)));
+        const auto timeout = timeout_of(options);
+        if (world_size > 1 && backend != "gloo") {
+          body(join_shared_memory(store, rank, world_size, timeout, true));
+        } else {
+          body(std::make_shared<comm::C10dCommunicator>("world", "gloo", store, rank, world_size, timeout, comm::gloo_factory(true)));
+        }
       } catch (...) {
         std::lock_guard lock(mutex);
         if (!first) first = std::current_exception();

@@ -2,29 +2,11 @@
 
 #include <ATen/Parallel.h>
 
-#include "base/check.h"
+#include "comm/data_type.h"
 #include "kernels/cast.h"
 #include "kernels/reduce.h"
 
 namespace deepspeed::comm {
-namespace {
-
-DataType type_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return DataType::kFloat32;
-    case at::kBFloat16:
-      return DataType::kBFloat16;
-    case at::kHalf:
-      return DataType::kFloat16;
-    default:
-      DS_CHECK(false, "gradient type ", c10::toString(type));
-  }
-  return DataType::kFloat32;
-}
-
-}  // namespace
-
 void sum_slices(at::Tensor output, const at::Tensor& input, int slices, bool accumulate) {
   const int64_t count = output.numel();
   if (count == 0) return;
@@ -39,7 +21,7 @@ void sum_slices(at::Tensor output, const at::Tensor& input, int slices, bool acc
     }
     return;
   }
-  const DataType type = type_of(input.scalar_type());
+  const DataType type = data_type_of(input.scalar_type());
   auto* out = output.mutable_data_ptr<float>();
   const auto* in = static_cast<const std::byte*>(input.const_data_ptr());
   const auto width = static_cast<int64_t>(kernels::bytes_of(type));

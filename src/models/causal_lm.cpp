@@ -1,6 +1,5 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/linear.h>
 
 #include <cmath>
 
@@ -8,6 +7,7 @@
 #include "models/builders.h"
 #include "models/fused_ops.h"
 #include "models/layers.h"
+#include "models/wide_linear.h"
 
 namespace deepspeed {
 namespace {
@@ -35,7 +35,7 @@ CausalLM::~CausalLM() = default;
 
 at::Tensor CausalLM::logits(const at::Tensor& ids) {
   check_ids(ids, info_, 1);
-  return at::linear(hidden_states(ids, nullptr), head_weight());
+  return models::linear(hidden_states(ids, nullptr), head_weight(), {});
 }
 
 at::Tensor CausalLM::loss(const at::Tensor& ids) {
@@ -43,7 +43,7 @@ at::Tensor CausalLM::loss(const at::Tensor& ids) {
   // No token is predicted from the last one, and no other position sees it: it need not go through the model.
   const int64_t scored = ids.size(1) - 1;
   const at::Tensor hidden = hidden_states(ids.narrow(1, 0, scored), nullptr);
-  at::Tensor logits = at::linear(hidden.view({-1, hidden.size(2)}), head_weight());
+  at::Tensor logits = models::linear(hidden.view({-1, hidden.size(2)}), head_weight(), {});
   return models::mean_cross_entropy(std::move(logits), ids.narrow(1, 1, scored).reshape({-1}));
 }
 
@@ -51,7 +51,7 @@ at::Tensor CausalLM::next_logits(const at::Tensor& ids, KeyValueCache* cache) {
   check_ids(ids, info_, 1);
   const at::Tensor hidden = hidden_states(ids, cache);
   if (cache != nullptr) cache->length += ids.size(1);
-  return at::linear(hidden.select(1, hidden.size(1) - 1), head_weight());
+  return models::linear(hidden.select(1, hidden.size(1) - 1), head_weight(), {});
 }
 
 std::shared_ptr<CausalLM> models::build(ModelInfo info) {

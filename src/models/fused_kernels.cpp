@@ -162,6 +162,44 @@ DS_SIMD void softmax_floats(float* x, size_t n, float shift, float scale) {
   for (size_t i = 0; i < n; ++i) x[i] = scale * exp_float(x[i] - shift);
 }
 
+DS_SIMD float exponentials_and_sum(float* x, size_t n, float scale, float shift) {
+  float lanes[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (size_t l = 0; l < kLanes; ++l) {
+      x[i + l] = exp_float(scale * x[i + l] - shift);
+      lanes[l] += x[i + l];
+    }
+  }
+  for (size_t l = 0; i + l < n; ++l) {
+    x[i + l] = exp_float(scale * x[i + l] - shift);
+    lanes[l] += x[i + l];
+  }
+  return total(lanes);
+}
+
+DS_SIMD void exponentials(float* x, size_t n, float scale, float shift) {
+  for (size_t i = 0; i < n; ++i) x[i] = exp_float(scale * x[i] - shift);
+}
+
+DS_SIMD void score_gradients(float* grad, const float* p, size_t n, float mean, float scale) {
+  for (size_t i = 0; i < n; ++i) grad[i] = scale * p[i] * (grad[i] - mean);
+}
+
+DS_SIMD float sum_of_pairs(const float* a, const float* b, size_t n) {
+  float lanes[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (size_t l = 0; l < kLanes; ++l) lanes[l] += a[i + l] * b[i + l];
+  }
+  for (size_t l = 0; i + l < n; ++l) lanes[l] += a[i + l] * b[i + l];
+  return total(lanes);
+}
+
+DS_SIMD void scale_floats(float* out, const float* x, float factor, size_t n) {
+  for (size_t i = 0; i < n; ++i) out[i] = factor * x[i];
+}
+
 // Largest value and sum of exponentials relative to it, of all blocks so far.
 struct LogSum {
   float top = -std::numeric_limits<float>::infinity();
@@ -282,5 +320,23 @@ void scaled_softmax(bf16_bits* x, size_t n, float shift, float scale) {
     narrow(x + i, wide, count);
   }
 }
+
+float softmax_numerators(float* x, size_t n, float scale, float* top) {
+  *top = scale * largest(x, n);
+  return exponentials_and_sum(x, n, scale, *top);
+}
+
+void softmax_with(float* x, size_t n, float scale, float shift) { exponentials(x, n, scale, shift); }
+
+void softmax_gradient(float* grad, const float* p, size_t n, float mean, float scale) { score_gradients(grad, p, n, mean, scale); }
+
+float dot(const float* a, const float* b, size_t n) { return sum_of_pairs(a, b, n); }
+
+void multiply(float* out, const float* x, float factor, size_t n) { scale_floats(out, x, factor, n); }
+
+void to_floats(float* out, const float* in, size_t n) { std::memcpy(out, in, n * sizeof(float)); }
+void to_floats(float* out, const bf16_bits* in, size_t n) { widen(out, in, n); }
+void from_floats(float* out, const float* in, size_t n) { std::memcpy(out, in, n * sizeof(float)); }
+void from_floats(bf16_bits* out, const float* in, size_t n) { narrow(out, in, n); }
 
 }  // namespace deepspeed::models

@@ -40,4 +40,20 @@ float log_sum_exp(const bf16_bits* x, size_t n);
 void scaled_softmax(float* x, size_t n, float shift, float scale);
 void scaled_softmax(bf16_bits* x, size_t n, float shift, float scale);
 
+// Attention, one row of scores: x[i] = exp(scale * x[i] - top), top = scale * max(x) (scale > 0). Returns the sum of the results.
+float softmax_numerators(float* x, size_t n, float scale, float* top);
+// x[i] = exp(scale * x[i] - shift).
+void softmax_with(float* x, size_t n, float scale, float shift);
+// Gradient of the scores from that of the probabilities: grad[i] = scale * p[i] * (grad[i] - mean), mean the sum of p * grad over the row.
+void softmax_gradient(float* grad, const float* p, size_t n, float mean, float scale);
+float dot(const float* a, const float* b, size_t n);
+// out[i] = factor * x[i]; the ranges may be the same.
+void multiply(float* out, const float* x, float factor, size_t n);
+
+// Between the types of a tensor and fp32.
+void to_floats(float* out, const float* in, size_t n);
+void to_floats(float* out, const bf16_bits* in, size_t n);
+void from_floats(float* out, const float* in, size_t n);
+void from_floats(bf16_bits* out, const float* in, size_t n);
+
 }  // namespace deepspeed::models

@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "deepspeed/error.h"
 #include "models/fused_kernels.h"
+#include "models/op_support.h"
 
 namespace deepspeed::models {
 namespace {
@@ -24,30 +25,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int64_t kRowsPerBlock = 64;        // of a partial sum over rows: fixed, so that the thread count does not change results
-constexpr int64_t kElementsPerTask = 32768;  // below this a second thread costs more than it brings
-
-// At least fp32.
-Tensor widened(const Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
-
-bool fusable(const Tensor& x) { return x.device().is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16); }
-
-// Calls `body` with a pointer of the type that the kernels use for `type`.
-template <typename Body>
-void with_elements(at::ScalarType type, Body&& body) {
-  if (type == at::kFloat) {
-    body(static_cast<float*>(nullptr));
-  } else {
-    body(static_cast<bf16_bits*>(nullptr));
-  }
-}
-
-template <typename T>
-T* data(const Tensor& tensor, const T*) {
-  return static_cast<T*>(tensor.data_ptr());
-}
-
-int64_t grain(int64_t row_size) { return std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, row_size)); }
+constexpr int64_t kRowsPerBlock = 64;  // of a partial sum over rows: fixed, so that the thread count does not change results
 
 // --- rms_norm
 
@@ -282,7 +260,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
 
 }  // namespace
 
-TORCH_LIBRARY(ds_models, library) {
+TORCH_LIBRARY_FRAGMENT(ds_models, library) {
   library.def("rms_norm(Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)");
   library.def("rms_norm_backward(Tensor grad, Tensor x, Tensor weight, Tensor reciprocal) -> (Tensor, Tensor)");
 }

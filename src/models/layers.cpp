@@ -1,17 +1,17 @@
 #include "models/layers.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 
 #include "base/check.h"
+#include "models/attention.h"
 #include "models/fused_ops.h"
+#include "models/wide_linear.h"
 
 namespace deepspeed::models {
 
@@ -20,17 +20,14 @@ Linear::Linear(int64_t in, int64_t out, bool with_bias) {
   if (with_bias) bias = register_parameter("bias", at::empty({out}));
 }
 
-at::Tensor Linear::forward(const at::Tensor& x) const { return at::linear(x, weight, bias); }
+at::Tensor Linear::forward(const at::Tensor& x) const { return linear(x, weight, bias); }
 
 Conv1D::Conv1D(int64_t in, int64_t out) {
   weight = register_parameter("weight", at::empty({in, out}));
   bias = register_parameter("bias", at::empty({out}));
 }
 
-at::Tensor Conv1D::forward(const at::Tensor& x) const {
-  auto shape = x.sizes().vec();
-  shape.back() = weight.size(1);
-  return at::addmm(bias, x.reshape({-1, x.size(-1)}), weight).view(shape);
+at::Tensor Conv1D::forward(const at::Tensor& x) const { return linear(x, weight.t(), bias); }), weight).view(shape);
 }
 
 Embedding::Embedding(int64_t entries, int64_t width) { weight = register_parameter("weight", at::empty({entries, width})); }
@@ -72,6 +69,9 @@ at::Tensor attend(const at::Tensor& q, at::Tensor k, at::Tensor v, const Attenti
     kept.values.narrow(1, cache->length, seq).copy_(v);
     k = kept.keys.narrow(1, 0, cache->length + seq);
     v = kept.values.narrow(1, 0, cache->length + seq);
+  }
+  if (causal && options.dropout == 0.0 && causal_attention_works(q)) {
+    return causal_attention(q, k, v, options.scale).view({batch, seq, q.size(2) * q.size(3)});
   }
   const bool grouped = k.size(2) != q.size(2);
   const at::Tensor out = at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {}, options.dropout,

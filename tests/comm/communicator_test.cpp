@@ -16,11 +16,13 @@
 namespace deepspeed {
 namespace {
 
-class Worlds : public ::testing::TestWithParam<int> {};
+class Worlds : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
 
 TEST_P(Worlds, CollectivesGiveTheirContract) {
-  const int world = GetParam();
-  run_ranks_as_threads(world, [&](std::shared_ptr<Communicator> c) {
+  const auto [world, backend] = GetParam();
+  CommOptions options;
+  options.backend = backend;
+  run_ranks_as_threads(world, [world = world](std::shared_ptr<Communicator> c) {
     const int rank = c->rank();
     for (const int64_t n : {int64_t{1}, int64_t{7}, int64_t{10000}}) {
       auto sum = at::full({n}, static_cast<double>(rank + 1), at::kFloat);
@@ -48,10 +50,42 @@ TEST_P(Worlds, CollectivesGiveTheirContract) {
     }
     c->barrier("end");
     EXPECT_GT(c->calls(), 0u);
-  });
+  }, options);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Worlds, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(All, Worlds, ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Values("gloo", "shm")));
+
+TEST(SharedMemory, DivergingRanksAreNamed) {
+  std::string message;
+  try {
+    run_ranks_as_threads(2, [&](std::shared_ptr<Communicator> c) {
+      auto tensor = at::zeros({4}, at::kFloat);
+      c->all_reduce(tensor, ReduceOp::kSum, c->rank() == 0 ? "left" : "right")->wait();
+    });
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCommMismatch);
+    message = error.what();
+  }
+  EXPECT_NE(message.find("'left'"), std::string::npos) << message;
+  EXPECT_NE(message.find("'right'"), std::string::npos) << message;
+}
+
+// A rank waits in one group while its peer waits in another: both groups' calls go on.
+TEST(SharedMemory, OrderOfWaitsMayDiffer) {
+  run_ranks_as_threads(2, [&](std::shared_ptr<Communicator> c) {
+    auto other = c->duplicate("other");
+    for (int round = 0; round < 200; ++round) {
+      auto x = at::full({1000}, 1.0, at::kFloat), y = at::full({10}, 2.0, at::kFloat);
+      auto& first = c->rank() == 0 ? c : other;
+      auto& second = c->rank() == 0 ? other : c;
+      auto a = first->all_reduce(c->rank() == 0 ? x : y, ReduceOp::kSum, c->rank() == 0 ? "x" : "y");
+      auto b = second->all_reduce(c->rank() == 0 ? y : x, ReduceOp::kSum, c->rank() == 0 ? "y" : "x");
+      a->wait();
+      b->wait();
+      ASSERT_EQ(x[999].item<float>() + y[9].item<float>(), 6.0f);
+    }
+  });
+}
 
 TEST(Communicator, ManyCallsInFlightKeepTheirOrder) {
   run_ranks_as_threads(2, [&](std::shared_ptr<Communicator> c) {

@@ -1,0 +1,281 @@
+#include "comm/shm_communicator.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "accel/pool.h"
+#include "base/check.h"
+#include "base/text.h"
+#include "comm/data_type.h"
+#include "deepspeed/error.h"
+#include "kernels/cast.h"
+#include "kernels/reduce.h"
+
+namespace deepspeed::comm {
+namespace {
+
+// Piece of a sum that stays in the second-level cache with its inputs.
+constexpr size_t kPieceBytes = 128 * 1024;
+
+size_t bytes_of(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()) * tensor.element_size(); }
+
+void check_tensor(const at::Tensor& tensor) {
+  DS_CHECK(tensor.is_contiguous() && tensor.is_cpu(), "ranks on one host exchange contiguous CPU tensors, got ", tensor.device().str(), " strides ", tensor.strides());
+}
+
+template <typename T>
+void combine(T* out, const T* in, int64_t n, ReduceOp op) {
+  for (int64_t i = 0; i < n; ++i) out[i] = op == ReduceOp::kSum ? static_cast<T>(out[i] + in[i]) : std::max(out[i], in[i]);
+}
+
+// out = out (op) in, elements of `type`; 16-bit types go through float.
+void combine(void* out, const void* in, int64_t n, at::ScalarType type, ReduceOp op) {
+  switch (type) {
+    case at::kFloat:
+      return combine(static_cast<float*>(out), static_cast<const float*>(in), n, op);
+    case at::kDouble:
+      return combine(static_cast<double*>(out), static_cast<const double*>(in), n, op);
+    case at::kLong:
+      return combine(static_cast<int64_t*>(out), static_cast<const int64_t*>(in), n, op);
+    case at::kInt:
+      return combine(static_cast<int32_t*>(out), static_cast<const int32_t*>(in), n, op);
+    default: {
+      const DataType half = data_type_of(type);
+      std::vector<float> a(static_cast<size_t>(n)), b(static_cast<size_t>(n));
+      kernels::cast_to_float(a.data(), out, half, a.size());
+      kernels::cast_to_float(b.data(), in, half, b.size());
+      combine(a.data(), b.data(), n, op);
+      kernels::cast_from_float(out, half, a.data(), a.size());
+    }
+  }
+}
+
+}  // namespace
+
+class ShmPending final : public PendingCollective {
+ public:
+  ShmPending(ShmCommunicator* owner, uint64_t number, std::string what, std::vector<at::Tensor> keep_alive)
+      : owner_(owner), domain_(owner->domain_), number_(number), what_(std::move(what)), keep_alive_(std::move(keep_alive)) {}
+
+  ~ShmPending() override {
+    if (!owner_) return;
+    try {
+      wait();
+    } catch (const std::exception&) {
+      // The caller is already leaving because of an error that says more.
+    }
+  }
+
+  void wait() override {
+    if (!owner_) return;
+    ShmCommunicator* owner = owner_;
+    owner_ = nullptr;
+    domain_->wait([&] { return owner->everyone_done(number_); }, what_, owner->name_);
+    keep_alive_.clear();
+  }
+
+ private:
+  ShmCommunicator* owner_;
+  std::shared_ptr<ShmDomain> domain_;
+  uint64_t number_;
+  std::string what_;
+  std::vector<at::Tensor> keep_alive_;
+};
+
+ShmCommunicator::ShmCommunicator(std::string name, std::shared_ptr<ShmDomain> domain, std::chrono::milliseconds timeout)
+    : name_(std::move(name)), domain_(std::move(domain)), timeout_(timeout), group_(domain_->take_group()) {
+  // A place that another group had before goes on counting where that one ended.
+  number_ = domain_->slot(group_, rank()).posted.load();
+  domain_->add_progress(this, [this] { return progress(); });
+}
+
+ShmCommunicator::~ShmCommunicator() {
+  domain_->remove_progress(this);
+  domain_->free_group(group_);
+}
+
+std::shared_ptr<Communicator> ShmCommunicator::duplicate(const std::string& name) {
+  return std::make_shared<ShmCommunicator>(base::str(name_, "/", name), domain_, timeout_);
+}
+
+std::unique_ptr<PendingCollective> ShmCommunicator::post(const char* operation, const std::string& tag, const void* data, size_t bytes,
+                                                         std::function<void()> take, std::vector<at::Tensor> keep_alive) {
+  const std::string what = log_.note(operation, tag, bytes);
+  const uint64_t number = ++number_;
+  // The ring's place is free when every peer has dealt with the call that had it.
+  if (number > kRing) domain_->wait([&] { return everyone_done(number - kRing); }, what, name_);
+  GroupRank& mine = domain_->slot(group_, rank());
+  Descriptor& descriptor = mine.ring[number % kRing];
+  descriptor.hash = log_.hash();
+  descriptor.bytes = bytes;
+  std::snprintf(descriptor.what, sizeof descriptor.what, "%s", what.c_str());
+  if (bytes <= kInlineBytes) {
+    descriptor.address = 0;
+    if (bytes > 0) std::memcpy(descriptor.data, data, bytes);
+  } else {
+    descriptor.address = reinterpret_cast<uint64_t>(data);
+  }
+  queue_.push_back({number, what, std::move(take)});
+  mine.posted.store(number, std::memory_order_release);
+  domain_->notify();
+  progress();
+  return std::make_unique<ShmPending>(this, number, what, std::move(keep_alive));
+}
+
+const Descriptor& ShmCommunicator::peer_descriptor(int rank, uint64_t number) const { return domain_->slot(group_, rank).ring[number % kRing]; }
+
+void ShmCommunicator::read_peer(int rank, uint64_t number, void* out, size_t offset, size_t bytes) const {
+  const Descriptor& descriptor = peer_descriptor(rank, number);
+  DS_CHECK(offset + bytes <= descriptor.bytes, offset, " + ", bytes, " of ", descriptor.bytes);
+  if (bytes == 0) return;
+  if (descriptor.address == 0) {
+    std::memcpy(out, descriptor.data + offset, bytes);
+  } else {
+    domain_->read(rank, out, descriptor.address + offset, bytes);
+  }
+}
+
+bool ShmCommunicator::everyone_done(uint64_t number) const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (domain_->slot(group_, peer).done.load(std::memory_order_acquire) < number) return false;
+  }
+  return true;
+}
+
+void ShmCommunicator::compare(const Call& call) const {
+  const Descriptor& mine = peer_descriptor(rank(), call.number);
+  for (int peer = 0; peer < size(); ++peer) {
+    const Descriptor& theirs = peer_descriptor(peer, call.number);
+    if (theirs.hash == mine.hash) continue;
+    throw Error(ErrorCode::kCommMismatch, "comm",
+                base::str(call.what, ": got ", theirs.what, " on rank ", peer, ", allowed the same call on all (rank ", rank(), " of ", size(), ", group '",
+                          name_, "', shm); ranks run the same steps in the same order"));
+  }
+}
+
+bool ShmCommunicator::progress() {
+  bool any = false;
+  while (!queue_.empty()) {
+    const uint64_t number = queue_.front().number;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (domain_->slot(group_, peer).posted.load(std::memory_order_acquire) < number) return any;
+    }
+    Call call = std::move(queue_.front());
+    queue_.pop_front();
+    compare(call);
+    if (call.take) call.take();
+    domain_->slot(group_, rank()).done.store(number, std::memory_order_release);
+    domain_->notify();
+    any = true;
+  }
+  return any;
+}
+
+std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const std::string& tag) {
+  check_tensor(tensor);
+  // Peers read the input while this rank already writes the result, so the input needs a place of its own.
+  auto input = accel::pooled_empty(tensor.numel(), tensor.scalar_type(), tensor.device());
+  const size_t bytes = bytes_of(tensor);
+  if (bytes > 0) std::memcpy(input.mutable_data_ptr(), tensor.const_data_ptr(), bytes);
+  const uint64_t number = number_ + 1;
+  const auto take = [this, tensor, op, bytes, number] {
+    auto* out = static_cast<std::byte*>(tensor.mutable_data_ptr());
+    const size_t width = tensor.element_size();
+    const size_t piece = kPieceBytes / width * width;
+    scratch_.resize(std::min(piece, bytes));
+    for (size_t begin = 0; begin < bytes; begin += piece) {
+      const size_t count = std::min(piece, bytes - begin);
+      read_peer(0, number, out + begin, begin, count);
+      for (int peer = 1; peer < size(); ++peer) {
+        read_peer(peer, number, scratch_.data(), begin, count);
+        combine(out + begin, scratch_.data(), static_cast<int64_t>(count / width), tensor.scalar_type(), op);
+      }
+    }
+  };
+  return post("all_reduce", tag, input.const_data_ptr(), bytes, take, {tensor, input});
+}
+
+std::unique_ptr<PendingCollective> ShmCommunicator::all_gather(at::Tensor output, at::Tensor input, const std::string& tag) {
+  check_tensor(output);
+  check_tensor(input);
+  DS_CHECK(output.numel() == input.numel() * size(), "output ", output.numel(), ", input ", input.numel(), ", ranks ", size());
+  const size_t bytes = bytes_of(input);
+  const uint64_t number = number_ + 1;
+  const auto take = [this, output, input, bytes, number] {
+    auto* out = static_cast<std::byte*>(output.mutable_data_ptr());
+    for (int peer = 0; peer < size(); ++peer) {
+      std::byte* target = out + bytes * static_cast<size_t>(peer);
+      if (peer == rank() && target == input.const_data_ptr()) continue;
+      read_peer(peer, number, target, 0, bytes);
+    }
+  };
+  return post("all_gather", tag, input.const_data_ptr(), bytes, take, {output, input});
+}
+
+std::unique_ptr<PendingCollective> ShmCommunicator::all_to_all(at::Tensor output, at::Tensor input, const std::string& tag) {
+  check_tensor(output);
+  check_tensor(input);
+  DS_CHECK(output.numel() == input.numel() && output.numel() % size() == 0, "output ", output.numel(), ", input ", input.numel());
+  const size_t bytes = bytes_of(input);
+  const uint64_t number = number_ + 1;
+  const auto take = [this, output, bytes, number] {
+    const size_t slice = bytes / static_cast<size_t>(size());
+    auto* out = static_cast<std::byte*>(output.mutable_data_ptr());
+    for (int peer = 0; peer < size(); ++peer) read_peer(peer, number, out + slice * static_cast<size_t>(peer), slice * static_cast<size_t>(rank()), slice);
+  };
+  return post("all_to_all", tag, input.const_data_ptr(), bytes, take, {output, input});
+}
+
+std::unique_ptr<PendingCollective> ShmCommunicator::broadcast(at::Tensor tensor, int root, const std::string& tag) {
+  check_tensor(tensor);
+  const size_t bytes = bytes_of(tensor);
+  const uint64_t number = number_ + 1;
+  const auto take = [this, tensor, root, bytes, number] {
+    if (root != rank()) read_peer(root, number, tensor.mutable_data_ptr(), 0, bytes);
+  };
+  return post("broadcast", tag, tensor.const_data_ptr(), bytes, take, {tensor});
+}
+
+std::unique_ptr<PendingCollective> ShmCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag, bool accumulate) {
+  check_tensor(output);
+  check_tensor(input);
+  DS_CHECK(output.numel() * size() == input.numel() && output.scalar_type() == at::kFloat, "output ", output.numel(), ", input ", input.numel());
+  const uint64_t number = number_ + 1;
+  const auto take = [this, output, input, accumulate, number] {
+    const DataType type = data_type_of(input.scalar_type());
+    const size_t width = kernels::bytes_of(type);
+    const auto elements = static_cast<size_t>(output.numel());
+    const size_t piece = std::min(kPieceBytes / width, elements);
+    scratch_.resize(piece * width * static_cast<size_t>(size()));
+    auto* out = output.mutable_data_ptr<float>();
+    for (size_t begin = 0; begin < elements; begin += piece) {
+      const size_t count = std::min(piece, elements - begin);
+      const size_t offset = (static_cast<size_t>(rank()) * elements + begin) * width;
+      for (int peer = 0; peer < size(); ++peer) {
+        std::byte* target = scratch_.data() + static_cast<size_t>(peer) * piece * width;
+        if (peer == rank()) {
+          std::memcpy(target, static_cast<const std::byte*>(input.const_data_ptr()) + offset, count * width);
+        } else {
+          read_peer(peer, number, target, offset, count * width);
+        }
+      }
+      kernels::sum_slices(out + begin, scratch_.data(), type, static_cast<size_t>(size()), piece, count, accumulate);
+    }
+  };
+  return post("reduce_scatter", tag, input.const_data_ptr(), bytes_of(input), take, {output, input});
+}
+
+std::unique_ptr<PendingCollective> ShmCommunicator::send(at::Tensor, int, const std::string& tag) {
+  throw Error(ErrorCode::kNotBuilt, "comm", base::str("send '", tag, "': point to point between ranks of one host needs backend gloo (DS_COMM_BACKEND=gloo)"));
+}
+
+std::unique_ptr<PendingCollective> ShmCommunicator::receive(at::Tensor, int, const std::string& tag) {
+  throw Error(ErrorCode::kNotBuilt, "comm", base::str("receive '", tag, "': point to point between ranks of one host needs backend gloo (DS_COMM_BACKEND=gloo)"));
+}
+
+void ShmCommunicator::barrier(const std::string& tag) { post("barrier", tag, nullptr, 0, {}, {})->wait(); }
+
+}  // namespace deepspeed::comm

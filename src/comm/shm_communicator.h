@@ -1,0 +1,67 @@
+// A Communicator between ranks of one host, over a ShmDomain. CPU tensors.
+//
+// A call is described at once and carried out when its peers have described theirs too: while waiting for it, or for any other call of this
+// process's groups. Sums are taken in rank order and fp32, so results have the bits of the other back ends' reduce_scatter.
+#pragma once
+
+#include <deque>
+
+#include "comm/call_log.h"
+#include "comm/shm_domain.h"
+#include "deepspeed/comm.h"
+
+namespace deepspeed::comm {
+
+class ShmCommunicator final : public Communicator {
+ public:
+  ShmCommunicator(std::string name, std::shared_ptr<ShmDomain> domain, std::chrono::milliseconds timeout);
+  ~ShmCommunicator() override;
+
+  int rank() const override { return domain_->rank(); }
+  int size() const override { return domain_->size(); }
+  const std::string& name() const override { return name_; }
+  const char* backend() const override { return "shm"; }
+  std::chrono::milliseconds timeout() const override { return timeout_; }
+
+  std::unique_ptr<PendingCollective> all_reduce(at::Tensor tensor, ReduceOp op, const std::string& tag) override;
+  std::unique_ptr<PendingCollective> all_gather(at::Tensor output, at::Tensor input, const std::string& tag) override;
+  std::unique_ptr<PendingCollective> all_to_all(at::Tensor output, at::Tensor input, const std::string& tag) override;
+  std::unique_ptr<PendingCollective> broadcast(at::Tensor tensor, int root, const std::string& tag) override;
+  std::unique_ptr<PendingCollective> reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag, bool accumulate) override;
+  std::unique_ptr<PendingCollective> send(at::Tensor tensor, int to, const std::string& tag) override;
+  std::unique_ptr<PendingCollective> receive(at::Tensor tensor, int from, const std::string& tag) override;
+  void barrier(const std::string& tag) override;
+  std::shared_ptr<Communicator> duplicate(const std::string& name) override;
+
+  uint64_t call_hash() const override { return log_.hash(); }
+  uint64_t bytes_sent() const override { return log_.bytes(); }
+  uint64_t calls() const override { return log_.calls(); }
+
+ private:
+  friend class ShmPending;
+  // A call that this rank has described. `take` copies what this rank needs from its peers' memory; all have described the call then.
+  struct Call {
+    uint64_t number = 0;  // from 1
+    std::string what;
+    std::function<void()> take;
+  };
+
+  std::unique_ptr<PendingCollective> post(const char* operation, const std::string& tag, const void* data, size_t bytes, std::function<void()> take,
+                                          std::vector<at::Tensor> keep_alive);
+  const Descriptor& peer_descriptor(int rank, uint64_t number) const;
+  void read_peer(int rank, uint64_t number, void* out, size_t offset, size_t bytes) const;
+  bool progress();
+  void compare(const Call& call) const;
+  bool everyone_done(uint64_t number) const;
+
+  std::string name_;
+  std::shared_ptr<ShmDomain> domain_;
+  std::chrono::milliseconds timeout_;
+  int group_;
+  CallLog log_;
+  uint64_t number_ = 0;      // calls described
+  std::deque<Call> queue_;   // described, not yet carried out
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace deepspeed::comm

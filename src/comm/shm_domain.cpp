@@ -1,0 +1,265 @@
+#include "comm/shm_domain.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <new>
+#include <random>
+#include <thread>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "deepspeed/error.h"
+
+namespace deepspeed::comm {
+
+struct alignas(64) ShmDomain::Header {
+  std::atomic<uint32_t> events;   // futex word: changes with every notify()
+  std::atomic<uint32_t> sleepers;
+  std::atomic<uint32_t> mapped;   // ranks that have the segment
+  std::atomic<uint32_t> probed;   // ranks that have tried to read their peers
+  std::atomic<uint32_t> refused;  // of these, how many could not
+};
+
+struct alignas(64) ShmDomain::RankSlot {
+  std::atomic<int32_t> pid;
+  std::atomic<uint32_t> left;      // the rank has ended its use
+  std::atomic<uint64_t> probe_address;
+};
+
+namespace {
+
+constexpr uint64_t kProbe = 0x5eed5eed12345678ull;
+
+int futex_wait(std::atomic<uint32_t>* word, uint32_t value, std::chrono::milliseconds limit) {
+  const timespec timeout{limit.count() / 1000, (limit.count() % 1000) * 1'000'000};
+  return static_cast<int>(::syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT, value, &timeout, nullptr, 0));
+}
+
+void futex_wake(std::atomic<uint32_t>* word) {
+  ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Ranks that have a core each may spin for a moment; more ranks than cores must not.
+int spins_for(int ranks) {
+  static const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return ranks <= cores ? 2000 : 1;
+}
+
+[[noreturn]] void unusable(const std::string& what, int reason) {
+  throw Error(ErrorCode::kEnvironment, "comm", base::str("shared memory: ", what, ": ", std::strerror(reason)));
+}
+
+}  // namespace
+
+ShmDomain::RankSlot& ShmDomain::rank_slot(int rank) const {
+  return reinterpret_cast<RankSlot*>(base_ + sizeof(Header))[rank];
+}
+
+GroupRank& ShmDomain::slot(int group, int rank) const {
+  std::byte* groups = base_ + sizeof(Header) + sizeof(RankSlot) * static_cast<size_t>(size_);
+  return reinterpret_cast<GroupRank*>(groups)[static_cast<size_t>(group) * static_cast<size_t>(size_) + static_cast<size_t>(rank)];
+}
+
+ShmDomain::ShmDomain(const Store& store, const std::string& key, int rank, int size, std::chrono::milliseconds timeout)
+    : rank_(rank), size_(size), timeout_(timeout), pidfds_(static_cast<size_t>(size), -1), pids_(static_cast<size_t>(size), 0), probe_(kProbe) {
+  bytes_ = sizeof(Header) + sizeof(RankSlot) * static_cast<size_t>(size) + sizeof(GroupRank) * static_cast<size_t>(kMaxGroups) * static_cast<size_t>(size);
+  meet(store, key);
+  const bool readable = probe_peers();
+  header_->refused.fetch_add(readable ? 0 : 1);
+  header_->probed.fetch_add(1);
+  notify();
+  wait([&] { return header_->probed.load() == static_cast<uint32_t>(size_); }, "joining", key);
+  if (header_->refused.load() > 0) {
+    rank_slot(rank_).left = 1;
+    ::munmap(base_, bytes_);
+    throw Error(ErrorCode::kEnvironment, "comm", "shared memory: ranks may not read each other's memory (process_vm_readv is refused here)");
+  }
+}
+
+void ShmDomain::map(int fd) {
+  void* address = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  const int reason = errno;
+  ::close(fd);
+  if (address == MAP_FAILED) unusable("mapping", reason);
+  base_ = static_cast<std::byte*>(address);
+  header_ = reinterpret_cast<Header*>(base_);
+}
+
+void ShmDomain::meet(const Store& store, const std::string& key) {
+  // Peers are not this process's children: allow them to read it where the system asks for that.
+  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+  std::string name;
+  if (rank_ == 0) {
+    std::random_device random;
+    name = base::str("/deepspeed-", ::getpid(), "-", random(), random());
+    const int fd = ::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0) {
+      const int reason = errno;
+      store.set(key, "");
+      unusable("making a segment", reason);
+    }
+    if (::ftruncate(fd, static_cast<off_t>(bytes_)) != 0) {
+      const int reason = errno;
+      ::close(fd);
+      ::shm_unlink(name.c_str());
+      store.set(key, "");
+      unusable("sizing a segment", reason);
+    }
+    map(fd);
+    store.set(key, name);
+  } else {
+    name = store.get(key);
+    if (name.empty()) throw Error(ErrorCode::kEnvironment, "comm", "shared memory: rank 0 could not make a segment");
+    const int fd = ::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0) unusable("opening the segment of rank 0", errno);
+    map(fd);
+  }
+  rank_slot(rank_).probe_address = reinterpret_cast<uint64_t>(&probe_);
+  rank_slot(rank_).pid = ::getpid();
+  header_->mapped.fetch_add(1);
+  notify();
+  // The name goes before anything can fail: no segment is left behind, whatever happens to the ranks later.
+  const auto all_mapped = [&] { return header_->mapped.load() == static_cast<uint32_t>(size_); };
+  try {
+    wait(all_mapped, "joining", key);
+  } catch (...) {
+    if (rank_ == 0) ::shm_unlink(name.c_str());
+    throw;
+  }
+  if (rank_ == 0) ::shm_unlink(name.c_str());
+  for (int peer = 0; peer < size_; ++peer) {
+    pids_[static_cast<size_t>(peer)] = rank_slot(peer).pid.load();
+    if (pids_[static_cast<size_t>(peer)] == ::getpid()) continue;
+    pidfds_[static_cast<size_t>(peer)] = static_cast<int>(::syscall(SYS_pidfd_open, pids_[static_cast<size_t>(peer)], 0));
+  }
+}
+
+bool ShmDomain::probe_peers() {
+  try {
+    for (int peer = 0; peer < size_; ++peer) {
+      uint64_t value = 0;
+      read(peer, &value, rank_slot(peer).probe_address.load(), sizeof value);
+      if (value != kProbe) return false;
+    }
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+ShmDomain::~ShmDomain() {
+  rank_slot(rank_).left = 1;
+  notify();
+  for (const int fd : pidfds_) {
+    if (fd >= 0) ::close(fd);
+  }
+  ::munmap(base_, bytes_);
+}
+
+int ShmDomain::take_group() {
+  if (!free_groups_.empty()) {
+    const int group = free_groups_.back();
+    free_groups_.pop_back();
+    return group;
+  }
+  if (groups_ == kMaxGroups) {
+    throw Error(ErrorCode::kUsage, "comm", base::str("groups of ranks on one host: got ", groups_ + 1, ", allowed ", kMaxGroups));
+  }
+  return groups_++;
+}
+
+void ShmDomain::read(int peer, void* out, uint64_t address, size_t bytes) const {
+  if (pids_[static_cast<size_t>(peer)] == ::getpid()) {
+    if (bytes > 0) std::memcpy(out, reinterpret_cast<const void*>(address), bytes);
+    return;
+  }
+  auto* target = static_cast<std::byte*>(out);
+  while (bytes > 0) {
+    const iovec local{target, bytes};
+    const iovec remote{reinterpret_cast<void*>(address), bytes};
+    const ssize_t got = ::process_vm_readv(pids_[static_cast<size_t>(peer)], &local, 1, &remote, 1, 0);
+    if (got <= 0) {
+      throw Error(ErrorCode::kPeerDied, "comm",
+                  base::str("reading ", bytes, " bytes of rank ", peer, ": ", got == 0 ? "nothing to read" : std::strerror(errno), " (rank ", rank_, ")"));
+    }
+    target += got;
+    address += static_cast<uint64_t>(got);
+    bytes -= static_cast<size_t>(got);
+  }
+}
+
+void ShmDomain::notify() const {
+  header_->events.fetch_add(1, std::memory_order_seq_cst);
+  if (header_->sleepers.load(std::memory_order_seq_cst) > 0) futex_wake(&header_->events);
+}
+
+std::string ShmDomain::dead_peer() const {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    if (rank_slot(peer).left.load() != 0) return base::str("rank ", peer, " has left");
+    const int fd = pidfds_[static_cast<size_t>(peer)];
+    pollfd poll{fd, POLLIN, 0};
+    if (fd >= 0 && ::poll(&poll, 1, 0) > 0) return base::str("rank ", peer, " (process ", pids_[static_cast<size_t>(peer)], ") has ended");
+  }
+  return "";
+}
+
+void ShmDomain::wait(const std::function<bool()>& ready, const std::string& what, const std::string& group) {
+  using Clock = std::chrono::steady_clock;
+  const auto progress = [&] {
+    bool any = false;
+    for (const auto& [owner, call] : progress_) any = call() || any;
+    return any;
+  };
+  const auto fail = [&](ErrorCode code, const std::string& cause) {
+    broken_ = true;
+    throw Error(code, "comm", base::str(what, ": ", cause, " (rank ", rank_, " of ", size_, ", group '", group, "', shm)"));
+  };
+  if (broken_) fail(ErrorCode::kCommFailed, "this group failed before");
+  const int spins = spins_for(size_);
+  const auto begin = Clock::now();
+  auto checked = begin;
+  for (int spin = 0;; ++spin) {
+    const uint32_t seen = header_->events.load(std::memory_order_seq_cst);
+    if (ready()) return;
+    if (progress()) {
+      spin = 0;
+      continue;
+    }
+    if (spin < spins) {
+      __builtin_ia32_pause();
+      continue;
+    }
+    const auto now = Clock::now();
+    if (now - checked > std::chrono::milliseconds(20)) {
+      checked = now;
+      const std::string dead = dead_peer();
+      // What it did before it went still counts.
+      if (!dead.empty() && !ready() && !progress()) fail(ErrorCode::kPeerDied, dead);
+      if (now - begin > timeout_) fail(ErrorCode::kCommTimeout, base::str("no answer from the other ranks in ", timeout_.count(), " ms"));
+    }
+    header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+    if (header_->events.load(std::memory_order_seq_cst) == seen) futex_wait(&header_->events, seen, std::chrono::milliseconds(25));
+    header_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+}
+
+void ShmDomain::add_progress(const void* owner, std::function<bool()> progress) { progress_.emplace_back(owner, std::move(progress)); }
+
+void ShmDomain::remove_progress(const void* owner) {
+  std::erase_if(progress_, [&](const auto& item) { return item.first == owner; });
+}
+
+}  // namespace deepspeed::comm
