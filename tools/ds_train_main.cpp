@@ -21,7 +21,7 @@ void tell_torchrun(const char* message) {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (!path || !*path) return;
   nlohmann::json report;
-  report["message"] = {{"message", message}, {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(std::time(nullptr))}}}};
+  report["message"] = {{"message", message}, {"extraInfo", {{"timestamp", std::to_string(std::time(nullptr))}}}};
   std::ofstream(path) << report.dump();
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -17,7 +18,9 @@ std::vector<ParameterGroup> read_groups(const std::string& path) {
   if (!file) throw Error(ErrorCode::kUsage, "ds_train", "--parameter_groups " + path + ": cannot be read");
   std::vector<ParameterGroup> groups;
   try {
-    for (const auto& item : nlohmann::json::parse(file)) {
+    const auto list = nlohmann::json::parse(file);
+    if (!list.is_array()) throw Error(ErrorCode::kUsage, "ds_train", "--parameter_groups " + path + ": allowed a list of objects");
+    for (const auto& item : list) {
       ParameterGroup group;
       for (const auto& [key, value] : item.items()) {
         if (key == "match") group.match = value.get<std::string>();
@@ -35,7 +38,16 @@ std::vector<ParameterGroup> read_groups(const std::string& path) {
   return groups;
 }
 
-void write_weights(const std::string& path, const std::map<std::string, at::Tensor>& weights) { save_safetensors(path, weights); }
+void make_folder_of(const std::string& path) {
+  const auto folder = std::filesystem::path(path).parent_path();
+  std::error_code ignored;
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+}
+
+void write_weights(const std::string& path, const std::map<std::string, at::Tensor>& weights) {
+  make_folder_of(path);
+  save_safetensors(path, weights);
+}
 
 void write_export_directory(const std::string& directory, const std::string& source, const std::map<std::string, at::Tensor>& weights,
                             const ModelInfo& info) {

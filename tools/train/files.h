@@ -13,6 +13,9 @@ namespace deepspeed::train {
 // Parameter groups of a JSON file: a list of {"match": regex, "lr", "weight_decay", "eps", "betas"}. Throws Error(kUsage).
 std::vector<ParameterGroup> read_groups(const std::string& path);
 
+// Makes the folder that `path` lies in, where possible; what is written there later names the reason if not.
+void make_folder_of(const std::string& path);
+
 void write_weights(const std::string& path, const std::map<std::string, at::Tensor>& weights);
 
 // A Hugging Face directory, and in it check.safetensors: `input_ids` and the `logits` that the written model gives for them.

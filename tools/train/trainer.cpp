@@ -43,7 +43,13 @@ Trainer::Trainer(Options options) : options_(std::move(options)), communicator_(
 void Trainer::open_model() {
   model_ = load_model(options_.model);
   if (!options_.train_only.empty()) {
-    const std::regex pattern(options_.train_only);
+    const std::regex pattern = [&] {
+      try {
+        return std::regex(options_.train_only);
+      } catch (const std::regex_error& error) {
+        throw Error(ErrorCode::kUsage, "ds_train", "--train_only: got the expression \"" + options_.train_only + "\", " + error.what());
+      }
+    }();
     for (auto& item : model_->named_parameters()) {
       if (!std::regex_search(item.key(), pattern)) item.value().set_requires_grad(false);
     }
@@ -63,6 +69,11 @@ void Trainer::open_data() {
   if (is_tokens_file(options_.data)) {
     if (options_.eval_fraction > 0) throw Error(ErrorCode::kUsage, "ds_train", "--eval: got a share of exact tokens, allowed with text only");
     data_ = open_tokens_file(options_.data[0], rank, world, vocabulary);
+    if (data_->micro_batch() != config.train_micro_batch_size_per_gpu) {
+      throw Error(ErrorCode::kUsage, "ds_train",
+                  "data: got " + std::to_string(data_->micro_batch()) + " rows per rank and micro step in " + options_.data[0] +
+                      ", allowed the " + std::to_string(config.train_micro_batch_size_per_gpu) + " of train_micro_batch_size_per_gpu");
+    }
   } else {
     const std::string cache = options_.cache.empty() ? ".cache/tokens" : options_.cache;
     // One rank tokenises; the others then find it done.
@@ -99,7 +110,7 @@ void Trainer::resume() {
   const auto loaded = engine_->load_checkpoint(options_.load, options_.load_tag);
   const auto client = nlohmann::json::parse(loaded.client_state);
   if (client.contains("consumed")) data_->restore({client["consumed"].get<int64_t>()});
-  saved_step_ = engine_->global_steps();
+  if (options_.save == options_.load) saved_step_ = engine_->global_steps();
   if (leads()) std::fprintf(stderr, "resumed from %s at step %lld\n", loaded.path.c_str(), static_cast<long long>(saved_step_));
 }
 
@@ -199,6 +210,7 @@ void Trainer::finish() {
   if (leads() && !options_.loss_svg.empty()) {
     std::vector<Curve> curves{training_curve_};
     if (!held_out_curve_.points.empty()) curves.push_back(held_out_curve_);
+    make_folder_of(options_.loss_svg);
     std::ofstream file(options_.loss_svg);
     file << draw_curves("Loss of " + options_.model, curves);
     file.close();
