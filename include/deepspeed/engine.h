@@ -26,6 +26,8 @@
 
 namespace torch::nn {
 class Module;
+template <typename Contained>
+class ModuleHolder;
 }
 namespace torch::jit {
 struct Module;
@@ -140,5 +142,10 @@ class Engine {
 // Weights of rank 0 are sent to all ranks. The module must outlive the engine's use of it.
 std::unique_ptr<Engine> initialize(std::shared_ptr<torch::nn::Module> model, const EngineOptions& options);
 std::unique_ptr<Engine> initialize(torch::jit::Module& model, const EngineOptions& options);
+// A model in LibTorch's usual holder (TORCH_MODULE).
+template <typename Contained>
+std::unique_ptr<Engine> initialize(const torch::nn::ModuleHolder<Contained>& model, const EngineOptions& options) {
+  return initialize(std::shared_ptr<torch::nn::Module>(model.ptr()), options);
+}
 
 }  // namespace deepspeed

@@ -22,7 +22,7 @@ constexpr Key kRows[] = {
      "Part of the division by the number of ranks that happens before the sum. Must be 1 with stage 2 and reduce_scatter."},
     {"communication_data_type", kChoiceAnyCase, "", "fp16 | bf16 | fp32", kBuilt, "", "",
      "Type of gradients while they are reduced; unset: that of the gradients."},
-    {"dataloader_drop_last", kBool, "false", "", kBuilt, "", "", "Leave out the last batch when it is not full."},
+    {"dataloader_drop_last", kBool, "false", "", kNoEffect, "batches are always full: a pass over the data starts anew before one would not be", "", "Leave out the last batch when it is not full."},
     {"wall_clock_breakdown", kBool, "false", "", kBuilt, "", "", "Print the time of forward, backward and step."},
     {"dump_state", kBool, "false", "", kBuilt, "", "", "Print the configuration of the engine at start."},
     {"vocabulary_size", kInteger, "", "> 0", kBuilt, "", "", "Size of the vocabulary; a size that is not a multiple of 8 leaves a note."},

@@ -1,6 +1,7 @@
 // What an Engine is made of: it composes the rooms below and knows no model.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -83,6 +84,7 @@ class EngineImpl {
   void make_optimizer();
   void make_gradient_flow();
   void optimizer_step();
+  void print_progress();
   void publish_parameters();
   std::string describe() const;
 
@@ -107,6 +109,17 @@ class EngineImpl {
   bool backward_done_ = false;
   bool boundary_pass_ = false;
   bool decoupled_ = true;  // weight decay outside the gradient
+
+  // wall_clock_breakdown: milliseconds since the last line. What passes outside backward() and step() is the model's forward and its data.
+  struct Clock {
+    std::chrono::steady_clock::time_point mark = std::chrono::steady_clock::now();
+    double forward = 0, backward = 0, step = 0;
+    void lap(double* target) {
+      const auto now = std::chrono::steady_clock::now();
+      *target += std::chrono::duration<double, std::milli>(now - mark).count();
+      mark = now;
+    }
+  } clock_;
 
   Progress progress_;
   std::optional<double> grad_norm_;

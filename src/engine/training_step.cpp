@@ -36,6 +36,7 @@ at::Tensor EngineImpl::backward(const at::Tensor& loss) {
   if (backward_done_) {
     throw Error(ErrorCode::kUsage, "engine", "backward: got a second call before step(), allowed one backward() and one step() per micro batch");
   }
+  clock_.lap(&clock_.forward);
   const bool before = zero::set_interception(residency_ != nullptr);
   boundary_pass_ = at_boundary();
   gradients_->begin(boundary_pass_);
@@ -54,6 +55,7 @@ at::Tensor EngineImpl::backward(const at::Tensor& loss) {
   if (residency_) residency_->end_backward();
   zero::set_interception(before);
   backward_done_ = true;
+  clock_.lap(&clock_.backward);
   return scaled.detach();
 }
 
@@ -63,8 +65,30 @@ void EngineImpl::step() {
   zero::InterceptionOff off;
   backward_done_ = false;
   step_applied_ = false;
-  if (at_boundary()) optimizer_step();
+  clock_.lap(&clock_.forward);
+  const bool boundary = at_boundary();
+  if (boundary) optimizer_step();
   ++progress_.micro_steps;
+  clock_.lap(&clock_.step);
+  if (boundary) print_progress();
+}
+
+void EngineImpl::print_progress() {
+  const Clock spent = clock_;
+  clock_.forward = clock_.backward = clock_.step = 0;
+  if (communicator_->rank() != 0) return;
+  if (config_.wall_clock_breakdown) {
+    base::log_info("time (ms) | fwd: ", spent.forward, " | bwd: ", spent.backward, " | step: ", spent.step);
+  }
+  if (!config_.steps_per_print || progress_.global_steps % *config_.steps_per_print != 0) return;
+  std::vector<std::string> rates, momenta;
+  for (const auto& group : rates_) {
+    const auto betas = group.betas.value_or(std::make_pair(config_.optimizer.beta1, config_.optimizer.beta2));
+    rates.push_back(base::str(group.lr));
+    momenta.push_back(base::str("(", betas.first, ", ", betas.second, ")"));
+  }
+  base::log_info("step=", progress_.global_steps, ", skipped=", progress_.skipped_steps, ", lr=[", base::join(rates, ", "), "], mom=[",
+                 base::join(momenta, ", "), "]");
 }
 
 void EngineImpl::zero_grad() {

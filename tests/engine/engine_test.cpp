@@ -3,6 +3,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/api/module.h>
 
 #include <cmath>
 #include <mutex>
@@ -278,7 +279,7 @@ TEST(Engine, TwoEnginesInOneProcess) {
     EngineOptions options;
     options.config_json = config_json({.stage = 3});
     options.communicator = communicator->duplicate("first");
-    auto a = initialize(first.ptr(), options);
+    auto a = initialize(first, options);
     options.communicator = communicator->duplicate("second");
     auto b = initialize(second.ptr(), options);
     auto x = torch::randn({2, 8});
@@ -293,6 +294,38 @@ TEST(Engine, TwoEnginesInOneProcess) {
     a->step();
     EXPECT_EQ(a->global_steps(), 2);
   });
+}
+
+// A TorchScript module, from source text: its parameters are gathered and trained like any other's.
+TEST(Engine, TrainsTorchScriptModules) {
+  std::vector<double> first;
+  for (int stage = 0; stage <= 3; ++stage) {
+    run_ranks_as_threads(2, [&](std::shared_ptr<Communicator> communicator) {
+      torch::jit::Module module("net");
+      {
+        static std::mutex construction;
+        std::lock_guard lock(construction);
+        torch::manual_seed(3);
+        module.register_parameter("weight", (torch::randn({6, 5}) * 0.3).set_requires_grad(true), false);
+        module.register_parameter("bias", torch::zeros({6}).set_requires_grad(true), false);
+      }
+      module.define("def forward(self, x):\n    h = torch.tanh(x @ self.weight.t() + self.bias)\n    return (h * h).mean()\n");
+      EngineOptions options;
+      options.config_json = config_json({.stage = stage});
+      options.communicator = communicator;
+      auto engine = initialize(module, options);
+      std::vector<double> losses;
+      for (int step = 0; step < 4; ++step) {
+        auto loss = module.forward({rows(step, communicator->rank())}).toTensor();
+        losses.push_back(loss.item<double>());
+        engine->backward(loss);
+        engine->step();
+      }
+      if (communicator->rank() != 0) return;
+      if (stage == 0) first = losses;
+      for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], first[i], 1e-6) << "stage " << stage;
+    });
+  }
 }
 
 TEST(Engine, MisuseIsNamed) {
