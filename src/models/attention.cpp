@@ -21,7 +21,8 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int64_t kQueries = 64;  // of a block
+constexpr int64_t kQueries = 64;      // of a block
+constexpr int64_t kWorthwhile = 128;  // tokens; below this torch's own kernel is as fast in fp32
 
 // A [rows, columns] view of plain memory.
 Tensor matrix(float* data, int64_t rows, int64_t columns) {
@@ -221,7 +222,7 @@ TORCH_LIBRARY_IMPL(ds_models, CPU, library) {
 
 TORCH_LIBRARY_IMPL(ds_models, AutogradCPU, library) { library.impl("attention", attention_autograd); }
 
-bool causal_attention_works(const Tensor& q) { return fusable(q); }
+bool causal_attention_pays(const Tensor& q) { return fusable(q) && (q.scalar_type() == at::kBFloat16 || q.size(1) >= kWorthwhile); }
 
 Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, double scale) {
   return std::get<0>(attention_operator().call(q, k, v, scale));

@@ -9,8 +9,10 @@
 namespace deepspeed::models {
 
 // q [batch, seq, heads, dim]; k, v [batch, seq, kv_heads, dim], kv_heads divides heads; one dtype. Result [batch, seq, heads, dim], contiguous.
-// Query i attends to keys 0 ... i; scores are multiplied by scale > 0. Computed in fp32 inside. Requires causal_attention_works(q).
+// Query i attends to keys 0 ... i; scores are multiplied by scale > 0. fp32 or bf16 on the CPU, computed in fp32 inside.
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
-bool causal_attention_works(const at::Tensor& q);
+// Whether that is the faster way: torch's own kernel is slower for long texts, and tens of times slower for bf16 where the CPU lacks such
+// instructions.
+bool causal_attention_pays(const at::Tensor& q);
 
 }  // namespace deepspeed::models

@@ -27,8 +27,7 @@ Conv1D::Conv1D(int64_t in, int64_t out) {
   bias = register_parameter("bias", at::empty({out}));
 }
 
-at::Tensor Conv1D::forward(const at::Tensor& x) const { return linear(x, weight.t(), bias); }), weight).view(shape);
-}
+at::Tensor Conv1D::forward(const at::Tensor& x) const { return linear(x, weight.t(), bias); }
 
 Embedding::Embedding(int64_t entries, int64_t width) { weight = register_parameter("weight", at::empty({entries, width})); }
 
@@ -70,7 +69,7 @@ at::Tensor attend(const at::Tensor& q, at::Tensor k, at::Tensor v, const Attenti
     k = kept.keys.narrow(1, 0, cache->length + seq);
     v = kept.values.narrow(1, 0, cache->length + seq);
   }
-  if (causal && options.dropout == 0.0 && causal_attention_works(q)) {
+  if (causal && options.dropout == 0.0 && causal_attention_pays(q)) {
     return causal_attention(q, k, v, options.scale).view({batch, seq, q.size(2) * q.size(3)});
   }
   const bool grouped = k.size(2) != q.size(2);

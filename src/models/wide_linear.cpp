@@ -5,6 +5,7 @@
 #include <ATen/cpu/Utils.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
@@ -59,7 +60,7 @@ std::tuple<Tensor, Tensor> linear_backward_cpu(const Tensor& grad, const Tensor&
   const int64_t out_size = weight.size(0), step = block_rows(weight);
   const Tensor wide_x = for_weight ? flat_x.to(at::kFloat) : Tensor();
   Tensor sum_x = for_x ? at::zeros(flat_x.sizes(), x.options().dtype(at::kFloat)) : Tensor();
-  Tensor grad_weight = for_weight ? at::empty(weight.sizes(), weight.options()) : Tensor();
+  Tensor grad_weight = for_weight ? at::empty_like(weight) : Tensor();
   for (int64_t begin = 0; begin < out_size; begin += step) {
     const int64_t count = std::min(step, out_size - begin);
     const Tensor wide_grad = flat_grad.narrow(1, begin, count).to(at::kFloat);
