@@ -110,8 +110,9 @@ void Trainer::resume() {
   const auto loaded = engine_->load_checkpoint(options_.load, options_.load_tag);
   const auto client = nlohmann::json::parse(loaded.client_state);
   if (client.contains("consumed")) data_->restore({client["consumed"].get<int64_t>()});
-  if (options_.save == options_.load) saved_step_ = engine_->global_steps();
-  if (leads()) std::fprintf(stderr, "resumed from %s at step %lld\n", loaded.path.c_str(), static_cast<long long>(saved_step_));
+  const auto step = engine_->global_steps();
+  if (options_.save == options_.load) saved_step_ = step;
+  if (leads()) std::fprintf(stderr, "resumed from %s at step %lld\n", loaded.path.c_str(), static_cast<long long>(step));
 }
 
 Trainer::Totals Trainer::totals(double loss_sum) {
