@@ -69,7 +69,9 @@ int main(int argc, char** argv) {
   app.add_option("--family", family, "models, train, checkpoints or a folder under units/");
   app.add_option("--filter", filter, "only cases whose name contains this text");
   app.set_version_flag("--version", std::string("conformance ") + DEEPSPEED_VERSION);
-  app.footer("Examples:\n  conformance tests/golden\n  conformance tests/golden --family train --filter stage3-bf16\nExit status: 0 nothing failed, 1 a case failed, 2 usage.");
+  app.footer(
+      "Examples:\n  conformance tests/golden\n  conformance tests/golden --family train --filter stage3-bf16\nExit status: 0 nothing "
+      "failed, 1 a case failed, 2 usage.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

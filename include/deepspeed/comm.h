@@ -48,8 +48,8 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual const std::string& name() const = 0;     // of the group
-  virtual const char* backend() const = 0;         // "shm", "gloo", "nccl", "none" (one rank)
+  virtual const std::string& name() const = 0;  // of the group
+  virtual const char* backend() const = 0;      // "shm", "gloo", "nccl", "none" (one rank)
   virtual std::chrono::milliseconds timeout() const = 0;
 
   // tensor[n]: the sum (or maximum) over ranks, in place.
@@ -81,7 +81,7 @@ class Communicator {
 struct CommOptions {
   // auto: nccl on accelerators, shared memory ("shm") for CPU ranks of one host, else gloo. DS_COMM_BACKEND stands in for auto.
   std::string backend = "auto";
-  std::chrono::milliseconds timeout{0};   // 0: DEEPSPEED_TIMEOUT (minutes), else 30 minutes
+  std::chrono::milliseconds timeout{0};  // 0: DEEPSPEED_TIMEOUT (minutes), else 30 minutes
 };
 
 // Joins the job described by the environment (or `info`) and returns its world group. World size 1 needs no network.
@@ -89,7 +89,6 @@ std::shared_ptr<Communicator> init_distributed(const CommOptions& options = {});
 std::shared_ptr<Communicator> init_distributed(const RankInfo& info, const CommOptions& options);
 
 // Runs `body` on `world_size` threads, each a rank of one in-process group, and rethrows the first error. For tests and small tools.
-void run_ranks_as_threads(int world_size, const std::function<void(std::shared_ptr<Communicator>)>& body,
-                          const CommOptions& options = {});
+void run_ranks_as_threads(int world_size, const std::function<void(std::shared_ptr<Communicator>)>& body, const CommOptions& options = {});
 
 }  // namespace deepspeed

@@ -28,7 +28,7 @@ namespace torch::nn {
 class Module;
 template <typename Contained>
 class ModuleHolder;
-}
+}  // namespace torch::nn
 namespace torch::jit {
 struct Module;
 }
@@ -43,11 +43,11 @@ struct ParameterGroup {
 };
 
 struct EngineOptions {
-  std::string config_path;               // ds_config.json; or
-  std::string config_json;               // its text. Exactly one of the two is given
-  std::vector<ParameterGroup> groups;    // empty: one group of all trainable parameters
+  std::string config_path;                     // ds_config.json; or
+  std::string config_json;                     // its text. Exactly one of the two is given
+  std::vector<ParameterGroup> groups;          // empty: one group of all trainable parameters
   std::shared_ptr<Communicator> communicator;  // empty: init_distributed()
-  std::string device = "auto";           // auto, cpu, cuda, cuda:N
+  std::string device = "auto";                 // auto, cpu, cuda, cuda:N
 };
 
 struct LoadedCheckpoint {
@@ -57,12 +57,12 @@ struct LoadedCheckpoint {
 
 // Bytes per rank, estimated before the first step.
 struct MemoryPlan {
-  int64_t parameters = 0;            // elements of the model
-  int64_t trainable = 0;             // elements that are trained
-  int64_t parameter_bytes = 0;       // resident parameters: shards and what always stays whole
-  int64_t gathered_bytes = 0;        // largest amount gathered at a time, as the configuration allows
+  int64_t parameters = 0;       // elements of the model
+  int64_t trainable = 0;        // elements that are trained
+  int64_t parameter_bytes = 0;  // resident parameters: shards and what always stays whole
+  int64_t gathered_bytes = 0;   // largest amount gathered at a time, as the configuration allows
   int64_t gradient_bytes = 0;
-  int64_t optimizer_bytes = 0;       // moments and fp32 masters
+  int64_t optimizer_bytes = 0;  // moments and fp32 masters
   int64_t units = 0;
 };
 
@@ -104,11 +104,11 @@ class Engine {
   void eval() { train(false); }
   void zero_grad();  // forgets gradients accumulated since the last boundary
 
-  std::vector<double> get_lr() const;                         // per group, as the next step will use
-  std::vector<std::pair<double, double>> get_mom() const;     // betas per group
-  std::optional<double> get_global_grad_norm() const;         // of the last step, before clipping; empty: none yet, or not finite
-  double loss_scale() const { return 1.0; }                   // no loss scaling in fp32 and bf16
-  bool was_step_applied() const;                              // false: the last step was skipped
+  std::vector<double> get_lr() const;                      // per group, as the next step will use
+  std::vector<std::pair<double, double>> get_mom() const;  // betas per group
+  std::optional<double> get_global_grad_norm() const;      // of the last step, before clipping; empty: none yet, or not finite
+  double loss_scale() const { return 1.0; }                // no loss scaling in fp32 and bf16
+  bool was_step_applied() const;                           // false: the last step was skipped
   int64_t skipped_steps() const;
   int64_t global_steps() const;
   int64_t global_samples() const;

@@ -95,7 +95,8 @@ at::Tensor pooled_empty(int64_t elements, at::ScalarType type, c10::Device devic
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, pooled_bytes(bytes, device),
                                                        c10::GetAllocator(device.type()), /*resizable=*/false);
   const auto key = c10::computeDispatchKey(type, c10::kStrided, device);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(type));
+  auto tensor =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(type));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous({elements});
   return tensor;
 }

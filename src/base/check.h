@@ -12,8 +12,8 @@ namespace deepspeed::base {
 }  // namespace deepspeed::base
 
 // DS_CHECK(condition, parts...): parts are joined into the message; name both operands there.
-#define DS_CHECK(condition, ...)                                                                                  \
-  do {                                                                                                            \
-    if (!(condition))                                                                                             \
+#define DS_CHECK(condition, ...)                                                                                              \
+  do {                                                                                                                        \
+    if (!(condition))                                                                                                         \
       ::deepspeed::base::check_failed(__FILE__, __LINE__, #condition, ::deepspeed::base::str("" __VA_OPT__(, ) __VA_ARGS__)); \
   } while (0)

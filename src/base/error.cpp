@@ -6,9 +6,7 @@
 namespace deepspeed {
 
 Error::Error(ErrorCode code, std::string_view component, std::string_view message)
-    : std::runtime_error(base::str("[", component, "] E", static_cast<int>(code), " ", message)),
-      code_(code),
-      component_(component) {}
+    : std::runtime_error(base::str("[", component, "] E", static_cast<int>(code), " ", message)), code_(code), component_(component) {}
 
 int exit_status(const Error& error) noexcept {
   switch (error.code()) {

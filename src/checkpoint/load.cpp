@@ -107,8 +107,10 @@ class Source {
  private:
   void read_index(const Json& index) {
     const std::string file = path_ + "/index.json";
-    if (index.at("format") != kFormatName) damaged(file, base::str("format: got ", index.at("format").dump(), ", allowed \"", kFormatName, "\""));
-    if (index.at("version") != kFormatVersion) damaged(file, base::str("version: got ", index.at("version").dump(), ", allowed ", kFormatVersion));
+    if (index.at("format") != kFormatName)
+      damaged(file, base::str("format: got ", index.at("format").dump(), ", allowed \"", kFormatName, "\""));
+    if (index.at("version") != kFormatVersion)
+      damaged(file, base::str("version: got ", index.at("version").dump(), ", allowed ", kFormatVersion));
     for (const auto& name : index.at("files")) {
       const auto text = name.get<std::string>();
       if (text.empty() || text.find('/') != std::string::npos) damaged(file, base::str("file name: got \"", text, "\""));
@@ -124,7 +126,8 @@ class Source {
         SavedSlot slot{units_.size(), parameter.at("offset").get<int64_t>(), parameter.at("shape").get<std::vector<int64_t>>()};
         int64_t elements = 1;
         for (const int64_t extent : slot.shape) {
-          if (extent < 0 || (extent > 0 && elements > total / extent + 1)) damaged(file, base::str("shape of ", parameter.at("name").dump()));
+          if (extent < 0 || (extent > 0 && elements > total / extent + 1))
+            damaged(file, base::str("shape of ", parameter.at("name").dump()));
           elements *= extent;
         }
         if (slot.offset < 0 || slot.offset + elements > total) damaged(file, base::str("offset of ", parameter.at("name").dump()));
@@ -208,7 +211,8 @@ void restore_generator(Source& source, int rank) {
 
 }  // namespace
 
-Loaded load(Communicator& communicator, const std::string& directory, const std::string& tag, Image& image, const at::Tensor& device_probe) {
+Loaded load(Communicator& communicator, const std::string& directory, const std::string& tag, Image& image,
+            const at::Tensor& device_probe) {
   at::NoGradGuard no_grad;
   Loaded loaded;
   std::string error;

@@ -77,8 +77,10 @@ std::string index_json(const Image& image, const std::string& tag, int world_siz
   Json units = Json::array();
   for (const UnitImage& unit : image.units) {
     Json parameters = Json::array();
-    for (const auto& slot : unit.layout->slots()) parameters.push_back({{"name", slot.name}, {"shape", slot.shape}, {"offset", slot.offset}});
-    units.push_back({{"trained", unit.moment.defined()}, {"shard_elements", unit.layout->shard_elements()}, {"parameters", std::move(parameters)}});
+    for (const auto& slot : unit.layout->slots())
+      parameters.push_back({{"name", slot.name}, {"shape", slot.shape}, {"offset", slot.offset}});
+    units.push_back(
+        {{"trained", unit.moment.defined()}, {"shard_elements", unit.layout->shard_elements()}, {"parameters", std::move(parameters)}});
   }
   index["units"] = std::move(units);
   index["run"] = Json::parse(image.run_json);
@@ -89,9 +91,11 @@ std::string index_json(const Image& image, const std::string& tag, int world_siz
 void check_tag(const std::string& directory, const std::string& tag, const std::string& client_json) {
   if (directory.empty()) throw Error(ErrorCode::kUsage, "checkpoint", "save: got an empty directory name, allowed a path");
   if (tag.empty() || tag.find('/') != std::string::npos || tag[0] == '.' || tag == "latest") {
-    throw Error(ErrorCode::kUsage, "checkpoint", base::str("save: got the tag \"", tag, "\", allowed a file name that neither starts with a dot nor is \"latest\""));
+    throw Error(ErrorCode::kUsage, "checkpoint",
+                base::str("save: got the tag \"", tag, "\", allowed a file name that neither starts with a dot nor is \"latest\""));
   }
-  if (!Json::accept(client_json)) throw Error(ErrorCode::kUsage, "checkpoint", "save: got a client_state that is no JSON, allowed JSON text");
+  if (!Json::accept(client_json))
+    throw Error(ErrorCode::kUsage, "checkpoint", "save: got a client_state that is no JSON, allowed JSON text");
 }
 
 // Runs `work`, then lets all ranks know how it went everywhere.

@@ -15,7 +15,8 @@ namespace deepspeed::comm {
 namespace {
 
 // Gathers `count` integers of every rank; returns size * count of them in rank order.
-std::vector<int64_t> gather(Communicator& communicator, const std::vector<int64_t>& mine, const std::string& tag, const at::Tensor& device_probe) {
+std::vector<int64_t> gather(Communicator& communicator, const std::vector<int64_t>& mine, const std::string& tag,
+                            const at::Tensor& device_probe) {
   const auto count = static_cast<int64_t>(mine.size());
   auto input = at::empty({count}, at::TensorOptions().dtype(at::kLong));
   std::copy(mine.begin(), mine.end(), input.mutable_data_ptr<int64_t>());
@@ -28,7 +29,8 @@ std::vector<int64_t> gather(Communicator& communicator, const std::vector<int64_
 
 }  // namespace
 
-NormAgreement agree_on_norm(Communicator& communicator, double square_sum, bool finite, uint64_t call_hash, const at::Tensor& device_probe) {
+NormAgreement agree_on_norm(Communicator& communicator, double square_sum, bool finite, uint64_t call_hash,
+                            const at::Tensor& device_probe) {
   const auto all = gather(communicator, {std::bit_cast<int64_t>(square_sum), finite ? 1 : 0, std::bit_cast<int64_t>(call_hash)},
                           "gradient norm", device_probe);
   NormAgreement result;
@@ -40,10 +42,11 @@ NormAgreement agree_on_norm(Communicator& communicator, double square_sum, bool 
     if (entry[2] != std::bit_cast<int64_t>(call_hash)) different.push_back(std::to_string(rank));
   }
   if (!different.empty()) {
-    throw Error(ErrorCode::kCommMismatch, "engine",
-                base::str("step: got other collectives on rank ", base::join(different, ", "), " than on rank ", communicator.rank(),
-                          " since the start, allowed the same on all; nothing was updated. Do all ranks run the same model and the same number "
-                          "of micro batches?"));
+    throw Error(
+        ErrorCode::kCommMismatch, "engine",
+        base::str("step: got other collectives on rank ", base::join(different, ", "), " than on rank ", communicator.rank(),
+                  " since the start, allowed the same on all; nothing was updated. Do all ranks run the same model and the same number "
+                  "of micro batches?"));
   }
   return result;
 }
@@ -62,7 +65,8 @@ void agree_on_success(Communicator& communicator, const std::string& error, Erro
   if (!errors.empty()) throw Error(code, component, base::str(what, ": ", base::join(errors, "; ")));
 }
 
-std::string broadcast_text(Communicator& communicator, const std::string& text, int root, const std::string& tag, const at::Tensor& device_probe) {
+std::string broadcast_text(Communicator& communicator, const std::string& text, int root, const std::string& tag,
+                           const at::Tensor& device_probe) {
   auto size = at::zeros({1}, device_probe.options().dtype(at::kLong));
   if (communicator.rank() == root) size.fill_(static_cast<int64_t>(text.size()));
   communicator.broadcast(size, root, tag)->wait();

@@ -23,6 +23,7 @@ void agree_on_success(Communicator& communicator, const std::string& error, Erro
                       const at::Tensor& device_probe);
 
 // The text of rank `root`, on every rank.
-std::string broadcast_text(Communicator& communicator, const std::string& text, int root, const std::string& tag, const at::Tensor& device_probe);
+std::string broadcast_text(Communicator& communicator, const std::string& text, int root, const std::string& tag,
+                           const at::Tensor& device_probe);
 
 }  // namespace deepspeed::comm

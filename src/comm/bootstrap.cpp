@@ -32,7 +32,8 @@ std::chrono::milliseconds timeout_of(const CommOptions& options) {
     char* end = nullptr;
     const double value = std::strtod(minutes, &end);
     if (*minutes == '\0' || *end != '\0' || !(value > 0)) {
-      throw Error(ErrorCode::kEnvironment, "comm", base::str("DEEPSPEED_TIMEOUT: got \"", minutes, "\", allowed a number of minutes above 0"));
+      throw Error(ErrorCode::kEnvironment, "comm",
+                  base::str("DEEPSPEED_TIMEOUT: got \"", minutes, "\", allowed a number of minutes above 0"));
     }
     return std::chrono::milliseconds(static_cast<int64_t>(value * 60'000));
   }
@@ -70,16 +71,18 @@ c10::intrusive_ptr<c10d::Store> join_store(const RankInfo& info, std::chrono::mi
     const auto deadline = std::chrono::steady_clock::now() + timeout;
     while (!port_answers(info.master_address, info.master_port)) {
       if (std::chrono::steady_clock::now() > deadline) {
-        throw Error(ErrorCode::kCommTimeout, "comm",
-                    base::str("joining the job: no answer from ", info.master_address, ":", info.master_port, " in ", timeout.count(),
-                              " ms (rank ", info.rank, " of ", info.world_size, "); is rank 0 running, and MASTER_ADDR and MASTER_PORT right?"));
+        throw Error(
+            ErrorCode::kCommTimeout, "comm",
+            base::str("joining the job: no answer from ", info.master_address, ":", info.master_port, " in ", timeout.count(), " ms (rank ",
+                      info.rank, " of ", info.world_size, "); is rank 0 running, and MASTER_ADDR and MASTER_PORT right?"));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
   try {
     return c10::make_intrusive<c10d::PrefixStore>(
-        base::str("deepspeed/", agent_serves ? std::getenv("TORCHELASTIC_RESTART_COUNT") ? std::getenv("TORCHELASTIC_RESTART_COUNT") : "0" : "0"),
+        base::str("deepspeed/",
+                  agent_serves ? std::getenv("TORCHELASTIC_RESTART_COUNT") ? std::getenv("TORCHELASTIC_RESTART_COUNT") : "0" : "0"),
         c10::make_intrusive<c10d::TCPStore>(info.master_address, options));
   } catch (const std::exception& error) {
     const std::string cause = error.what();
@@ -110,8 +113,8 @@ std::string backend_of(const CommOptions& options) {
 }
 
 // Shared memory where all ranks live on this host. In "auto", ranks that may not read each other's memory get nullptr and use Gloo.
-std::shared_ptr<Communicator> join_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
-                                                 bool required) {
+std::shared_ptr<Communicator> join_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                 std::chrono::milliseconds timeout, bool required) {
   try {
     auto domain = std::make_shared<comm::ShmDomain>(text_store(store, timeout), "shm", rank, size, timeout);
     return std::make_shared<comm::ShmCommunicator>("world", std::move(domain), timeout);
@@ -124,7 +127,9 @@ std::shared_ptr<Communicator> join_shared_memory(const c10::intrusive_ptr<c10d::
 
 }  // namespace
 
-std::shared_ptr<Communicator> init_distributed(const CommOptions& options) { return init_distributed(rank_info_from_environment(), options); }
+std::shared_ptr<Communicator> init_distributed(const CommOptions& options) {
+  return init_distributed(rank_info_from_environment(), options);
+}
 
 std::shared_ptr<Communicator> init_distributed(const RankInfo& info, const CommOptions& options) {
   base::set_log_rank(info.world_size > 1 ? info.rank : -1);
@@ -133,8 +138,9 @@ std::shared_ptr<Communicator> init_distributed(const RankInfo& info, const CommO
   const bool one_host = info.local_world_size == info.world_size;
   if (backend == "auto") backend = !accel::choose_device("auto", info.local_rank).is_cpu() ? "nccl" : one_host ? "shm or gloo" : "gloo";
   if (backend == "shm" && !one_host) {
-    throw Error(ErrorCode::kUsage, "comm",
-                base::str("backend shm: got ", info.local_world_size, " of ", info.world_size, " ranks on this host, allowed all on one host"));
+    throw Error(
+        ErrorCode::kUsage, "comm",
+        base::str("backend shm: got ", info.local_world_size, " of ", info.world_size, " ranks on this host, allowed all on one host"));
   }
   if (info.world_size == 1) {
     return std::make_shared<comm::C10dCommunicator>("world", "none", nullptr, 0, 1, timeout, comm::BackendFactory{});

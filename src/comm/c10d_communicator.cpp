@@ -78,9 +78,8 @@ C10dCommunicator::C10dCommunicator(std::string name, const char* backend_name, c
       timeout_(timeout),
       factory_(std::move(factory)) {
   if (size_ == 1) return;
-  guarded(base::str("joining group '", name_, "'"), [&] {
-    backend_ = factory_(c10::make_intrusive<c10d::PrefixStore>(name_, store_), rank_, size_, timeout_);
-  });
+  guarded(base::str("joining group '", name_, "'"),
+          [&] { backend_ = factory_(c10::make_intrusive<c10d::PrefixStore>(name_, store_), rank_, size_, timeout_); });
 }
 
 void C10dCommunicator::guarded(const std::string& what, const std::function<void()>& call) {
@@ -142,10 +141,12 @@ std::unique_ptr<PendingCollective> C10dCommunicator::all_reduce(at::Tensor tenso
   c10d::AllreduceOptions options;
   options.reduceOp = op == ReduceOp::kSum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
   options.timeout = timeout_;
-  return start("all_reduce", tag, bytes_of(tensor), [&] {
-    std::vector<at::Tensor> tensors{tensor};
-    return backend_->allreduce(tensors, options);
-  }, {tensor});
+  return start("all_reduce", tag, bytes_of(tensor),
+               [&] {
+                 std::vector<at::Tensor> tensors{tensor};
+                 return backend_->allreduce(tensors, options);
+               },
+               {tensor});
 }
 
 std::unique_ptr<PendingCollective> C10dCommunicator::all_gather(at::Tensor output, at::Tensor input, const std::string& tag) {
@@ -183,10 +184,12 @@ std::unique_ptr<PendingCollective> C10dCommunicator::broadcast(at::Tensor tensor
   c10d::BroadcastOptions options;
   options.rootRank = root;
   options.timeout = timeout_;
-  return start("broadcast", tag, bytes_of(tensor), [&] {
-    std::vector<at::Tensor> tensors{bytes};
-    return backend_->broadcast(tensors, options);
-  }, {tensor});
+  return start("broadcast", tag, bytes_of(tensor),
+               [&] {
+                 std::vector<at::Tensor> tensors{bytes};
+                 return backend_->broadcast(tensors, options);
+               },
+               {tensor});
 }
 
 std::unique_ptr<PendingCollective> C10dCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag,
@@ -208,24 +211,29 @@ std::unique_ptr<PendingCollective> C10dCommunicator::reduce_scatter(at::Tensor o
   std::vector<int64_t> equal;
   c10d::AllToAllOptions options;
   options.timeout = timeout_;
-  return start("reduce_scatter", tag, bytes_of(input), [&] { return backend_->all_to_all_single(out, in, equal, equal, options); },
-               {output, input, staging}, [output, staging, size, accumulate] { sum_slices(output, staging, size, accumulate); });
+  return start(
+      "reduce_scatter", tag, bytes_of(input), [&] { return backend_->all_to_all_single(out, in, equal, equal, options); },
+      {output, input, staging}, [output, staging, size, accumulate] { sum_slices(output, staging, size, accumulate); });
 }
 
 std::unique_ptr<PendingCollective> C10dCommunicator::send(at::Tensor tensor, int to, const std::string& tag) {
   auto bytes = as_bytes(tensor);
-  return start("send", tag, bytes_of(tensor), [&] {
-    std::vector<at::Tensor> tensors{bytes};
-    return backend_->send(tensors, to, 0);
-  }, {tensor});
+  return start("send", tag, bytes_of(tensor),
+               [&] {
+                 std::vector<at::Tensor> tensors{bytes};
+                 return backend_->send(tensors, to, 0);
+               },
+               {tensor});
 }
 
 std::unique_ptr<PendingCollective> C10dCommunicator::receive(at::Tensor tensor, int from, const std::string& tag) {
   auto bytes = as_bytes(tensor);
-  return start("receive", tag, bytes_of(tensor), [&] {
-    std::vector<at::Tensor> tensors{bytes};
-    return backend_->recv(tensors, from, 0);
-  }, {tensor});
+  return start("receive", tag, bytes_of(tensor),
+               [&] {
+                 std::vector<at::Tensor> tensors{bytes};
+                 return backend_->recv(tensors, from, 0);
+               },
+               {tensor});
 }
 
 void C10dCommunicator::barrier(const std::string& tag) {
@@ -236,7 +244,8 @@ void C10dCommunicator::barrier(const std::string& tag) {
 
 std::shared_ptr<Communicator> C10dCommunicator::duplicate(const std::string& name) {
   // The keys in the store must be new, whoever else asks for a group of this name; ranks count alike.
-  return std::make_shared<C10dCommunicator>(base::str(name_, "/", name, ".", ++duplicates_), backend_name_, store_, rank_, size_, timeout_, factory_);
+  return std::make_shared<C10dCommunicator>(base::str(name_, "/", name, ".", ++duplicates_), backend_name_, store_, rank_, size_, timeout_,
+                                            factory_);
 }
 
 }  // namespace deepspeed::comm

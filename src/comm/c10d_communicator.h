@@ -10,8 +10,8 @@
 namespace deepspeed::comm {
 
 // Makes a c10d back end for one more group of the same ranks. `store` is already prefixed for that group.
-using BackendFactory =
-    std::function<c10::intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout)>;
+using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                                                       std::chrono::milliseconds timeout)>;
 
 // Owns the back end. Failures publish this rank's position in the store and read the others', so that the error can say who did what.
 class C10dCommunicator final : public Communicator {
@@ -44,8 +44,8 @@ class C10dCommunicator final : public Communicator {
 
  private:
   std::unique_ptr<PendingCollective> start(const char* operation, const std::string& tag, uint64_t bytes,
-                                           const std::function<c10::intrusive_ptr<c10d::Work>()>& issue,
-                                           std::vector<at::Tensor> keep_alive, std::function<void()> finish = {});
+                                           const std::function<c10::intrusive_ptr<c10d::Work>()>& issue, std::vector<at::Tensor> keep_alive,
+                                           std::function<void()> finish = {});
   [[noreturn]] void fail(const std::string& what, const std::string& cause);
   std::string reports_of_others(const std::string& what);
 

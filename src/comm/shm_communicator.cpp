@@ -23,7 +23,8 @@ constexpr size_t kPieceBytes = 128 * 1024;
 size_t bytes_of(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()) * tensor.element_size(); }
 
 void check_tensor(const at::Tensor& tensor) {
-  DS_CHECK(tensor.is_contiguous() && tensor.is_cpu(), "ranks on one host exchange contiguous CPU tensors, got ", tensor.device().str(), " strides ", tensor.strides());
+  DS_CHECK(tensor.is_contiguous() && tensor.is_cpu(), "ranks on one host exchange contiguous CPU tensors, got ", tensor.device().str(),
+           " strides ", tensor.strides());
 }
 
 template <typename T>
@@ -125,7 +126,9 @@ std::unique_ptr<PendingCollective> ShmCommunicator::post(const char* operation, 
   return std::make_unique<ShmPending>(this, number, what, std::move(keep_alive));
 }
 
-const Descriptor& ShmCommunicator::peer_descriptor(int rank, uint64_t number) const { return domain_->slot(group_, rank).ring[number % kRing]; }
+const Descriptor& ShmCommunicator::peer_descriptor(int rank, uint64_t number) const {
+  return domain_->slot(group_, rank).ring[number % kRing];
+}
 
 void ShmCommunicator::read_peer(int rank, uint64_t number, void* out, size_t offset, size_t bytes) const {
   const Descriptor& descriptor = peer_descriptor(rank, number);
@@ -151,8 +154,8 @@ void ShmCommunicator::compare(const Call& call) const {
     const Descriptor& theirs = peer_descriptor(peer, call.number);
     if (theirs.hash == mine.hash) continue;
     throw Error(ErrorCode::kCommMismatch, "comm",
-                base::str(call.what, ": got ", theirs.what, " on rank ", peer, ", allowed the same call on all (rank ", rank(), " of ", size(), ", group '",
-                          name_, "', shm); ranks run the same steps in the same order"));
+                base::str(call.what, ": got ", theirs.what, " on rank ", peer, ", allowed the same call on all (rank ", rank(), " of ",
+                          size(), ", group '", name_, "', shm); ranks run the same steps in the same order"));
   }
 }
 
@@ -224,7 +227,8 @@ std::unique_ptr<PendingCollective> ShmCommunicator::all_to_all(at::Tensor output
   const auto take = [this, output, bytes, number] {
     const size_t slice = bytes / static_cast<size_t>(size());
     auto* out = static_cast<std::byte*>(output.mutable_data_ptr());
-    for (int peer = 0; peer < size(); ++peer) read_peer(peer, number, out + slice * static_cast<size_t>(peer), slice * static_cast<size_t>(rank()), slice);
+    for (int peer = 0; peer < size(); ++peer)
+      read_peer(peer, number, out + slice * static_cast<size_t>(peer), slice * static_cast<size_t>(rank()), slice);
   };
   return post("all_to_all", tag, input.const_data_ptr(), bytes, take, {output, input});
 }
@@ -239,10 +243,12 @@ std::unique_ptr<PendingCollective> ShmCommunicator::broadcast(at::Tensor tensor,
   return post("broadcast", tag, tensor.const_data_ptr(), bytes, take, {tensor});
 }
 
-std::unique_ptr<PendingCollective> ShmCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag, bool accumulate) {
+std::unique_ptr<PendingCollective> ShmCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag,
+                                                                   bool accumulate) {
   check_tensor(output);
   check_tensor(input);
-  DS_CHECK(output.numel() * size() == input.numel() && output.scalar_type() == at::kFloat, "output ", output.numel(), ", input ", input.numel());
+  DS_CHECK(output.numel() * size() == input.numel() && output.scalar_type() == at::kFloat, "output ", output.numel(), ", input ",
+           input.numel());
   const uint64_t number = number_ + 1;
   const auto take = [this, output, input, accumulate, number] {
     const DataType type = data_type_of(input.scalar_type());
@@ -269,11 +275,13 @@ std::unique_ptr<PendingCollective> ShmCommunicator::reduce_scatter(at::Tensor ou
 }
 
 std::unique_ptr<PendingCollective> ShmCommunicator::send(at::Tensor, int, const std::string& tag) {
-  throw Error(ErrorCode::kNotBuilt, "comm", base::str("send '", tag, "': point to point between ranks of one host needs backend gloo (DS_COMM_BACKEND=gloo)"));
+  throw Error(ErrorCode::kNotBuilt, "comm",
+              base::str("send '", tag, "': point to point between ranks of one host needs backend gloo (DS_COMM_BACKEND=gloo)"));
 }
 
 std::unique_ptr<PendingCollective> ShmCommunicator::receive(at::Tensor, int, const std::string& tag) {
-  throw Error(ErrorCode::kNotBuilt, "comm", base::str("receive '", tag, "': point to point between ranks of one host needs backend gloo (DS_COMM_BACKEND=gloo)"));
+  throw Error(ErrorCode::kNotBuilt, "comm",
+              base::str("receive '", tag, "': point to point between ranks of one host needs backend gloo (DS_COMM_BACKEND=gloo)"));
 }
 
 void ShmCommunicator::barrier(const std::string& tag) { post("barrier", tag, nullptr, 0, {}, {})->wait(); }

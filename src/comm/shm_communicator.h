@@ -46,8 +46,8 @@ class ShmCommunicator final : public Communicator {
     std::function<void()> take;
   };
 
-  std::unique_ptr<PendingCollective> post(const char* operation, const std::string& tag, const void* data, size_t bytes, std::function<void()> take,
-                                          std::vector<at::Tensor> keep_alive);
+  std::unique_ptr<PendingCollective> post(const char* operation, const std::string& tag, const void* data, size_t bytes,
+                                          std::function<void()> take, std::vector<at::Tensor> keep_alive);
   const Descriptor& peer_descriptor(int rank, uint64_t number) const;
   void read_peer(int rank, uint64_t number, void* out, size_t offset, size_t bytes) const;
   bool progress();
@@ -59,8 +59,8 @@ class ShmCommunicator final : public Communicator {
   std::chrono::milliseconds timeout_;
   int group_;
   CallLog log_;
-  uint64_t number_ = 0;      // calls described
-  std::deque<Call> queue_;   // described, not yet carried out
+  uint64_t number_ = 0;     // calls described
+  std::deque<Call> queue_;  // described, not yet carried out
   std::vector<std::byte> scratch_;
 };
 

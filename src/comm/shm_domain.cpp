@@ -25,7 +25,7 @@
 namespace deepspeed::comm {
 
 struct alignas(64) ShmDomain::Header {
-  std::atomic<uint32_t> events;   // futex word: changes with every notify()
+  std::atomic<uint32_t> events;  // futex word: changes with every notify()
   std::atomic<uint32_t> sleepers;
   std::atomic<uint32_t> mapped;   // ranks that have the segment
   std::atomic<uint32_t> probed;   // ranks that have tried to read their peers
@@ -34,7 +34,7 @@ struct alignas(64) ShmDomain::Header {
 
 struct alignas(64) ShmDomain::RankSlot {
   std::atomic<int32_t> pid;
-  std::atomic<uint32_t> left;      // the rank has ended its use
+  std::atomic<uint32_t> left;  // the rank has ended its use
   std::atomic<uint64_t> probe_address;
 };
 
@@ -63,9 +63,7 @@ int spins_for(int ranks) {
 
 }  // namespace
 
-ShmDomain::RankSlot& ShmDomain::rank_slot(int rank) const {
-  return reinterpret_cast<RankSlot*>(base_ + sizeof(Header))[rank];
-}
+ShmDomain::RankSlot& ShmDomain::rank_slot(int rank) const { return reinterpret_cast<RankSlot*>(base_ + sizeof(Header))[rank]; }
 
 GroupRank& ShmDomain::slot(int group, int rank) const {
   std::byte* groups = base_ + sizeof(Header) + sizeof(RankSlot) * static_cast<size_t>(size_);
@@ -73,8 +71,14 @@ GroupRank& ShmDomain::slot(int group, int rank) const {
 }
 
 ShmDomain::ShmDomain(const Store& store, const std::string& key, int rank, int size, std::chrono::milliseconds timeout)
-    : rank_(rank), size_(size), timeout_(timeout), pidfds_(static_cast<size_t>(size), -1), pids_(static_cast<size_t>(size), 0), probe_(kProbe) {
-  bytes_ = sizeof(Header) + sizeof(RankSlot) * static_cast<size_t>(size) + sizeof(GroupRank) * static_cast<size_t>(kMaxGroups) * static_cast<size_t>(size);
+    : rank_(rank),
+      size_(size),
+      timeout_(timeout),
+      pidfds_(static_cast<size_t>(size), -1),
+      pids_(static_cast<size_t>(size), 0),
+      probe_(kProbe) {
+  bytes_ = sizeof(Header) + sizeof(RankSlot) * static_cast<size_t>(size) +
+           sizeof(GroupRank) * static_cast<size_t>(kMaxGroups) * static_cast<size_t>(size);
   meet(store, key);
   const bool readable = probe_peers();
   header_->refused.fetch_add(readable ? 0 : 1);
@@ -84,7 +88,8 @@ ShmDomain::ShmDomain(const Store& store, const std::string& key, int rank, int s
   if (header_->refused.load() > 0) {
     rank_slot(rank_).left = 1;
     ::munmap(base_, bytes_);
-    throw Error(ErrorCode::kEnvironment, "comm", "shared memory: ranks may not read each other's memory (process_vm_readv is refused here)");
+    throw Error(ErrorCode::kEnvironment, "comm",
+                "shared memory: ranks may not read each other's memory (process_vm_readv is refused here)");
   }
 }
 
@@ -192,7 +197,8 @@ void ShmDomain::read(int peer, void* out, uint64_t address, size_t bytes) const 
     const ssize_t got = ::process_vm_readv(pids_[static_cast<size_t>(peer)], &local, 1, &remote, 1, 0);
     if (got <= 0) {
       throw Error(ErrorCode::kPeerDied, "comm",
-                  base::str("reading ", bytes, " bytes of rank ", peer, ": ", got == 0 ? "nothing to read" : std::strerror(errno), " (rank ", rank_, ")"));
+                  base::str("reading ", bytes, " bytes of rank ", peer, ": ", got == 0 ? "nothing to read" : std::strerror(errno),
+                            " (rank ", rank_, ")"));
     }
     target += got;
     address += static_cast<uint64_t>(got);

@@ -23,14 +23,14 @@
 namespace deepspeed::comm {
 
 inline constexpr int kMaxGroups = 32;
-inline constexpr uint64_t kRing = 64;          // calls in flight per group
-inline constexpr size_t kInlineBytes = 256;    // data up to this size travels in the descriptor
+inline constexpr uint64_t kRing = 64;        // calls in flight per group
+inline constexpr size_t kInlineBytes = 256;  // data up to this size travels in the descriptor
 
 struct alignas(64) Descriptor {
-  uint64_t hash = 0;       // of operation, tag and size: equal on all ranks
-  uint64_t address = 0;    // of the data in the owner's memory; 0: inline
+  uint64_t hash = 0;     // of operation, tag and size: equal on all ranks
+  uint64_t address = 0;  // of the data in the owner's memory; 0: inline
   uint64_t bytes = 0;
-  char what[112] = {};     // operation and tag, for messages
+  char what[112] = {};  // operation and tag, for messages
   std::byte data[kInlineBytes];
 };
 
@@ -89,12 +89,12 @@ class ShmDomain {
   std::byte* base_ = nullptr;
   size_t bytes_ = 0;
   Header* header_ = nullptr;
-  std::vector<int> pidfds_;   // by rank; -1: own process, or not needed
+  std::vector<int> pidfds_;  // by rank; -1: own process, or not needed
   std::vector<int> pids_;
   int groups_ = 0;
   std::vector<int> free_groups_;
   bool broken_ = false;
-  uint64_t probe_ = 0;        // what peers read to test that they can
+  uint64_t probe_ = 0;  // what peers read to test that they can
   std::vector<std::pair<const void*, std::function<bool()>>> progress_;
 };
 

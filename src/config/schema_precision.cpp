@@ -14,7 +14,8 @@ constexpr std::string_view kAutocast = "autocast";
 constexpr Key kRows[] = {
     {"bf16", kSection, "", "", kBuilt, "", "", "bf16 weights with fp32 masters.", kTyped},
     {"bf16.enabled", kBool, "false", "", kBuilt, "", "", "Switch. Not together with fp16."},
-    {"bf16.check_grad_overflow", kBool, "false", "", kNoEffect, "a step whose gradients are not finite is always skipped, on all ranks", "", "Skip a step whose gradients are not finite."},
+    {"bf16.check_grad_overflow", kBool, "false", "", kNoEffect, "a step whose gradients are not finite is always skipped, on all ranks", "",
+     "Skip a step whose gradients are not finite."},
     {"bf16.immediate_grad_update", kBool, "false", "", kNoEffect, "gradients always accumulate as they arrive", "",
      "Accumulate into fp32 in the hook."},
     {"bf16.bf16_master_weights_and_grads", kBool, "false", "", kNotBuilt, "bf16 master weights", "",

@@ -16,7 +16,8 @@ using Json = nlohmann::ordered_json;
 
 checkpoint::Image image_of(EngineImpl& engine) {
   checkpoint::Image image;
-  for (const auto& state : engine.unit_states()) image.units.push_back({&state.unit->layout(), state.parameter, state.moment, state.variance});
+  for (const auto& state : engine.unit_states())
+    image.units.push_back({&state.unit->layout(), state.parameter, state.moment, state.variance});
   return image;
 }
 
@@ -54,7 +55,8 @@ void restore_run(EngineImpl& engine, const std::string& text, const std::string&
     const Json& rates = run.at("rates");
     if (rates.size() != engine.rates().size()) {
       throw Error(ErrorCode::kCheckpointMismatch, "checkpoint",
-                  base::str(path, ": parameter groups: got ", rates.size(), " in the checkpoint, allowed the ", engine.rates().size(), " of this run"));
+                  base::str(path, ": parameter groups: got ", rates.size(), " in the checkpoint, allowed the ", engine.rates().size(),
+                            " of this run"));
     }
     for (size_t g = 0; g < rates.size(); ++g) {
       auto& group = engine.mutable_rates()[g];

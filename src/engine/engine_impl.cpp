@@ -40,7 +40,8 @@ int local_rank_of(const Communicator& communicator) {
 
 }  // namespace
 
-EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& options, Config config, std::shared_ptr<Communicator> communicator)
+EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& options, Config config,
+                       std::shared_ptr<Communicator> communicator)
     : config_(std::move(config)),
       policy_(zero::policy_of(config_.zero.stage)),
       communicator_(std::move(communicator)),
@@ -49,7 +50,8 @@ EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& optio
       working_type_(config_.bf16.enabled ? at::kBFloat16 : at::kFloat) {
   at::NoGradGuard no_grad;
   zero::InterceptionOff off;
-  if (tensors.parameters.empty()) throw Error(ErrorCode::kUsage, "engine", "initialize: got a module without parameters, allowed at least one");
+  if (tensors.parameters.empty())
+    throw Error(ErrorCode::kUsage, "engine", "initialize: got a module without parameters, allowed at least one");
   if (policy_.shard_parameters && communicator_->size() > 1) {
     gathers_ = communicator_->duplicate("parameters");
   } else {
@@ -101,8 +103,9 @@ void EngineImpl::make_groups(const EngineOptions& options, const tensor::ModuleT
       if (wanted[g].match == "." || std::regex_search(parameter.name, patterns[g])) first[i] = static_cast<int>(g);
     }
     if (first[i] < 0) {
-      throw Error(ErrorCode::kUsage, "engine",
-                  base::str("parameter groups: got none that matches parameter ", parameter.name, ", allowed one for each trained parameter"));
+      throw Error(
+          ErrorCode::kUsage, "engine",
+          base::str("parameter groups: got none that matches parameter ", parameter.name, ", allowed one for each trained parameter"));
     }
     ++sizes[static_cast<size_t>(first[i])];
   }
@@ -128,7 +131,8 @@ void EngineImpl::make_units(const tensor::ModuleTensors& tensors, const std::vec
     const auto& [name, tensor, aliases] = tensors.parameters[i];
     if (!at::isFloatingType(tensor.scalar_type())) {
       throw Error(ErrorCode::kUsage, "engine",
-                  base::str("initialize: got a parameter of type ", c10::toString(tensor.scalar_type()), ", allowed floating types (parameter ", name, ")"));
+                  base::str("initialize: got a parameter of type ", c10::toString(tensor.scalar_type()),
+                            ", allowed floating types (parameter ", name, ")"));
     }
     planned.push_back({name, tensor.sizes().vec(), tensor.numel(), tensor.requires_grad(), group_of[i]});
   }
@@ -174,8 +178,9 @@ void EngineImpl::make_optimizer() {
     // Measured: DeepSpeed's fused Adam ignores adam_w_mode on CPUs. Same configuration, same numbers; the user is told how to get the other form.
     decoupled_ = true;
     if (communicator_->rank() == 0 && config_.optimizer.weight_decay != 0) {
-      base::log_warning("optimizer Adam with adam_w_mode false: weight decay is decoupled on the CPU, as in DeepSpeed's fused Adam there; add ",
-                        "\"torch_adam\": true to optimizer.params for decay inside the gradient");
+      base::log_warning(
+          "optimizer Adam with adam_w_mode false: weight decay is decoupled on the CPU, as in DeepSpeed's fused Adam there; add ",
+          "\"torch_adam\": true to optimizer.params for decay inside the gradient");
     }
   }
   std::vector<int64_t> sizes;
@@ -233,11 +238,13 @@ MemoryPlan EngineImpl::memory_plan() const {
 std::string EngineImpl::describe() const {
   const MemoryPlan plan = memory_plan();
   return base::str("ZeRO stage ", config_.zero.stage, ", ", working_type_ == at::kFloat ? "fp32" : "bf16", ", ", communicator_->size(),
-                   communicator_->size() == 1 ? " rank (" : " ranks (", communicator_->backend(), "), ", base::human_count(static_cast<double>(plan.parameters)),
-                   " parameters (", base::human_count(static_cast<double>(plan.trainable)), " trained) in ", plan.units, " units on ", device_.str(),
+                   communicator_->size() == 1 ? " rank (" : " ranks (", communicator_->backend(), "), ",
+                   base::human_count(static_cast<double>(plan.parameters)), " parameters (",
+                   base::human_count(static_cast<double>(plan.trainable)), " trained) in ", plan.units, " units on ", device_.str(),
                    "; per rank: parameters ", base::human_bytes(static_cast<double>(plan.parameter_bytes)), ", gathered at most ",
-                   base::human_bytes(static_cast<double>(plan.gathered_bytes)), ", gradients ", base::human_bytes(static_cast<double>(plan.gradient_bytes)),
-                   ", optimizer ", base::human_bytes(static_cast<double>(plan.optimizer_bytes)));
+                   base::human_bytes(static_cast<double>(plan.gathered_bytes)), ", gradients ",
+                   base::human_bytes(static_cast<double>(plan.gradient_bytes)), ", optimizer ",
+                   base::human_bytes(static_cast<double>(plan.optimizer_bytes)));
 }
 
 }  // namespace deepspeed::engine

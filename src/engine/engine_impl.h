@@ -21,7 +21,7 @@ namespace deepspeed::engine {
 
 // Counters that a checkpoint carries.
 struct Progress {
-  int64_t global_steps = 0;     // boundaries passed, skipped ones included
+  int64_t global_steps = 0;  // boundaries passed, skipped ones included
   int64_t skipped_steps = 0;
   int64_t micro_steps = 0;
   int64_t global_samples = 0;
@@ -54,8 +54,8 @@ class EngineImpl {
   // Part `index` of the training state as the checkpoint sees it: this rank's shard of each unit, whatever the stage.
   struct UnitState {
     const zero::Unit* unit;
-    at::Tensor parameter;          // fp32 master when trained, else the working values; [shard]
-    at::Tensor moment, variance;   // fp32 [shard]; undefined when frozen
+    at::Tensor parameter;         // fp32 master when trained, else the working values; [shard]
+    at::Tensor moment, variance;  // fp32 [shard]; undefined when frozen
   };
   std::vector<UnitState> unit_states();
   // After parameters and moments have been overwritten through unit_states(): brings working copies and other ranks up to date.
@@ -97,10 +97,10 @@ class EngineImpl {
   at::ScalarType working_type_;
 
   std::vector<std::unique_ptr<zero::Unit>> units_;
-  std::vector<size_t> trained_;                 // indices of trainable units
+  std::vector<size_t> trained_;  // indices of trainable units
   std::vector<Group> groups_;
-  std::vector<schedule::GroupRates> rates_;     // per group: what the next step uses
-  std::vector<at::Tensor> masters_;             // by trained unit: fp32, [shard] or [padded] when optimizer state is whole
+  std::vector<schedule::GroupRates> rates_;  // per group: what the next step uses
+  std::vector<at::Tensor> masters_;          // by trained unit: fp32, [shard] or [padded] when optimizer state is whole
   std::unique_ptr<optim::FlatAdam> adam_;
   std::unique_ptr<schedule::Schedule> schedule_;
   std::unique_ptr<zero::Residency> residency_;  // stage 3 only

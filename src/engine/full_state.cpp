@@ -45,7 +45,8 @@ void EngineImpl::publish_loaded_state() {
       if (whole_state && communicator_->size() > 1) {
         const auto range = unit->layout().shard(communicator_->rank());
         for (at::Tensor tensor : {masters_[t], adam_->moment(t), adam_->variance(t)}) {
-          communicator_->all_gather(tensor, tensor.narrow(0, range.begin, range.size()), base::str("loaded state of ", unit->label()))->wait();
+          communicator_->all_gather(tensor, tensor.narrow(0, range.begin, range.size()), base::str("loaded state of ", unit->label()))
+              ->wait();
         }
       }
       if (working_type_ != at::kFloat) (whole_state ? unit->flat() : unit->shard()).copy_(masters_[t]);
@@ -106,7 +107,8 @@ std::shared_ptr<void> EngineImpl::gathered_parameters(const std::vector<at::Tens
   for (const auto& tensor : tensors) {
     const auto found = owner.find(tensor.unsafeGetTensorImpl());
     if (found == owner.end()) {
-      throw Error(ErrorCode::kUsage, "engine", "gathered_parameters: got a tensor that is no parameter of this engine, allowed its parameters");
+      throw Error(ErrorCode::kUsage, "engine",
+                  "gathered_parameters: got a tensor that is no parameter of this engine, allowed its parameters");
     }
     chosen[static_cast<size_t>(found->second->id())] = true;
   }

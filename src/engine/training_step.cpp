@@ -7,8 +7,8 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "deepspeed/error.h"
 #include "comm/agreement.h"
+#include "deepspeed/error.h"
 #include "engine/engine_impl.h"
 #include "kernels/reduce.h"
 #include "zero/interception.h"
@@ -27,14 +27,17 @@ kernels::SquareSum square_sum(const at::Tensor& gradient) {
 at::Tensor EngineImpl::backward(const at::Tensor& loss) {
   if (!loss.defined() || loss.numel() != 1) {
     throw Error(ErrorCode::kUsage, "engine",
-                base::str("backward: got a loss of ", loss.defined() ? loss.numel() : 0, " elements, allowed a scalar (rank ", communicator_->rank(), ")"));
+                base::str("backward: got a loss of ", loss.defined() ? loss.numel() : 0, " elements, allowed a scalar (rank ",
+                          communicator_->rank(), ")"));
   }
   if (!loss.requires_grad()) {
-    throw Error(ErrorCode::kUsage, "engine",
-                "backward: got a loss that depends on no trained parameter, allowed one that does (was it made under no_grad or detached?)");
+    throw Error(
+        ErrorCode::kUsage, "engine",
+        "backward: got a loss that depends on no trained parameter, allowed one that does (was it made under no_grad or detached?)");
   }
   if (backward_done_) {
-    throw Error(ErrorCode::kUsage, "engine", "backward: got a second call before step(), allowed one backward() and one step() per micro batch");
+    throw Error(ErrorCode::kUsage, "engine",
+                "backward: got a second call before step(), allowed one backward() and one step() per micro batch");
   }
   clock_.lap(&clock_.forward);
   const bool before = zero::set_interception(residency_ != nullptr);
@@ -43,7 +46,8 @@ at::Tensor EngineImpl::backward(const at::Tensor& loss) {
   if (residency_) residency_->begin_backward();
   at::Tensor scaled = loss;
   try {
-    if (config_.gradient_accumulation_steps > 1) scaled = at::div(loss, at::Scalar(static_cast<double>(config_.gradient_accumulation_steps)));
+    if (config_.gradient_accumulation_steps > 1)
+      scaled = at::div(loss, at::Scalar(static_cast<double>(config_.gradient_accumulation_steps)));
     scaled.backward();
     gradients_->end();
   } catch (...) {
@@ -60,7 +64,8 @@ at::Tensor EngineImpl::backward(const at::Tensor& loss) {
 }
 
 void EngineImpl::step() {
-  if (!backward_done_) throw Error(ErrorCode::kUsage, "engine", "step: got a call without a backward() before it, allowed one per backward()");
+  if (!backward_done_)
+    throw Error(ErrorCode::kUsage, "engine", "step: got a call without a backward() before it, allowed one per backward()");
   at::NoGradGuard no_grad;
   zero::InterceptionOff off;
   backward_done_ = false;
@@ -131,8 +136,13 @@ void EngineImpl::optimizer_step() {
     const zero::Unit& unit = *units_[trained_[t]];
     const auto group = static_cast<size_t>(unit.group());
     const auto betas = rates_[group].betas.value_or(std::make_pair(config_.optimizer.beta1, config_.optimizer.beta2));
-    const optim::AdamSettings settings{rates_[group].lr,          betas.first, betas.second, groups_[group].eps, groups_[group].weight_decay,
-                                       decoupled_, config_.optimizer.bias_correction};
+    const optim::AdamSettings settings{rates_[group].lr,
+                                       betas.first,
+                                       betas.second,
+                                       groups_[group].eps,
+                                       groups_[group].weight_decay,
+                                       decoupled_,
+                                       config_.optimizer.bias_correction};
     const at::Tensor gradient = policy_.shard_optimizer ? gradients_->shard_gradient(t) : gradients_->whole_gradient(t);
     at::Tensor half_copy;
     if (working_type_ != at::kFloat) half_copy = policy_.shard_optimizer ? unit.shard() : unit.flat();

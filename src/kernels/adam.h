@@ -20,8 +20,8 @@ struct AdamStep {
   float weight_decay = 0.0f;
   bool decoupled = true;
   bool bias_correction = true;
-  int64_t step = 1;          // 1 for the first update
-  float grad_scale = 1.0f;   // unscaling, averaging and clipping together
+  int64_t step = 1;         // 1 for the first update
+  float grad_scale = 1.0f;  // unscaling, averaging and clipping together
 };
 
 // parameter[n], moment[n], variance[n] are updated in place; gradient[n] is read. `half_copy` (n bfloat16 values, or null) receives the new

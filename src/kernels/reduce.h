@@ -12,8 +12,8 @@ namespace deepspeed::kernels {
 void sum_slices(float* out, const void* in, DataType type, size_t slices, size_t stride, size_t n, bool accumulate);
 
 struct SquareSum {
-  double sum = 0;        // of squares; meaningless when !finite
-  bool finite = true;    // no NaN and no infinity among the elements, tested element by element
+  double sum = 0;      // of squares; meaningless when !finite
+  bool finite = true;  // no NaN and no infinity among the elements, tested element by element
 };
 
 // Sum of squares in double, whatever the thread count: blocks of fixed size are summed in order.

@@ -13,8 +13,14 @@ namespace deepspeed::optim {
 namespace {
 
 kernels::AdamStep kernel_step(const AdamSettings& s, int64_t step, double grad_scale) {
-  return {static_cast<float>(s.lr),           static_cast<float>(s.beta1), static_cast<float>(s.beta2), static_cast<float>(s.eps),
-          static_cast<float>(s.weight_decay), s.decoupled,                 s.bias_correction,           step,
+  return {static_cast<float>(s.lr),
+          static_cast<float>(s.beta1),
+          static_cast<float>(s.beta2),
+          static_cast<float>(s.eps),
+          static_cast<float>(s.weight_decay),
+          s.decoupled,
+          s.bias_correction,
+          step,
           static_cast<float>(grad_scale)};
 }
 

@@ -32,8 +32,8 @@ class UnitLayout {
   UnitLayout(std::vector<Slot> slots, int world_size);
 
   const std::vector<Slot>& slots() const { return slots_; }
-  int64_t elements() const { return elements_; }            // of the parameters, without gaps
-  int64_t padded_elements() const { return padded_; }       // of the whole buffer
+  int64_t elements() const { return elements_; }       // of the parameters, without gaps
+  int64_t padded_elements() const { return padded_; }  // of the whole buffer
   int64_t shard_elements() const { return shard_; }
   Range shard(int rank) const { return {rank * shard_, (rank + 1) * shard_}; }
   const std::vector<Range>& gaps() const { return gaps_; }  // between and after the parameters

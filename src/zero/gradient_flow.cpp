@@ -17,14 +17,14 @@ namespace deepspeed::zero {
 struct GradientFlow::UnitState {
   Unit* unit = nullptr;
   size_t position = 0;
-  std::vector<bool> has;        // parameter -> something in the buffer since clear()
-  std::vector<bool> arrived;    // parameter -> gradient seen in this backward
-  size_t missing = 0;           // parameters still awaited in this backward
-  bool started = false;         // its reduction of this backward has begun
-  at::Tensor buffer;            // [padded], buffer_type
-  at::Tensor wire;              // [padded], wire_type, while a reduction that needs another type runs
-  at::Tensor shard;             // [shard], fp32: reduced sum
-  at::Tensor whole;             // [padded], fp32: reduced sum, when every rank needs all of it
+  std::vector<bool> has;      // parameter -> something in the buffer since clear()
+  std::vector<bool> arrived;  // parameter -> gradient seen in this backward
+  size_t missing = 0;         // parameters still awaited in this backward
+  bool started = false;       // its reduction of this backward has begun
+  at::Tensor buffer;          // [padded], buffer_type
+  at::Tensor wire;            // [padded], wire_type, while a reduction that needs another type runs
+  at::Tensor shard;           // [shard], fp32: reduced sum
+  at::Tensor whole;           // [padded], fp32: reduced sum, when every rank needs all of it
   std::unique_ptr<PendingCollective> pending;
 };
 
@@ -155,8 +155,8 @@ void GradientFlow::fill_missing(UnitState& state) {
     for (size_t p = 0; p < state.arrived.size(); ++p) {
       if (state.arrived[p]) continue;
       throw Error(ErrorCode::kUsage, "engine",
-                  base::str("backward: got no gradient for parameter ", state.unit->layout().slots()[p].name, " (rank ", communicator_->rank(),
-                            "), allowed only with zero_optimization.ignore_unused_parameters true"));
+                  base::str("backward: got no gradient for parameter ", state.unit->layout().slots()[p].name, " (rank ",
+                            communicator_->rank(), "), allowed only with zero_optimization.ignore_unused_parameters true"));
     }
   }
   const bool reduces = options_.policy.shard_gradients || boundary_;

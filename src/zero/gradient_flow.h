@@ -25,10 +25,10 @@ struct GradientOptions {
   Policy policy;
   at::ScalarType buffer_type = at::kFloat;  // accumulation inside a rank, and on the wire unless wire_type differs
   at::ScalarType wire_type = at::kFloat;
-  bool overlap = true;            // false: each reduction is waited for where it starts
-  bool reduce_scatter = true;     // false: all-reduce, then take the own part
-  double scale_before = 1.0;      // factor applied to every gradient before the reduction
-  bool ignore_unused = true;      // false: a parameter without a gradient is an error
+  bool overlap = true;         // false: each reduction is waited for where it starts
+  bool reduce_scatter = true;  // false: all-reduce, then take the own part
+  double scale_before = 1.0;   // factor applied to every gradient before the reduction
+  bool ignore_unused = true;   // false: a parameter without a gradient is an error
 };
 
 // Owns the hooks and the gradient buffers. `units` (the trainable ones, in model order) must outlive it.
@@ -73,10 +73,10 @@ class GradientFlow {
   std::shared_ptr<Communicator> communicator_;
   GradientOptions options_;
   std::function<void(Unit*)> complete_;
-  bool active_ = false;     // between begin and end
+  bool active_ = false;  // between begin and end
   bool boundary_ = false;
-  int64_t micro_ = 0;       // backwards since clear()
-  size_t next_ = 0;         // reductions started in this pass
+  int64_t micro_ = 0;  // backwards since clear()
+  size_t next_ = 0;    // reductions started in this pass
 };
 
 }  // namespace deepspeed::zero

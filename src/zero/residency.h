@@ -78,9 +78,9 @@ class Residency final : public Gatherer {
   uint64_t clock_ = 0;
   bool in_backward_ = false;
 
-  std::vector<Unit*> trace_;   // of the last complete pass
-  std::vector<Unit*> pass_;    // of this pass so far
-  bool following_ = false;     // this pass has equalled the trace so far
+  std::vector<Unit*> trace_;  // of the last complete pass
+  std::vector<Unit*> pass_;   // of this pass so far
+  bool following_ = false;    // this pass has equalled the trace so far
   ResidencyStatistics statistics_;
 };
 

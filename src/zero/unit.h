@@ -18,8 +18,8 @@ namespace deepspeed::zero {
 class Unit {
  public:
   // `parameters` (same dtype and device, in the order of `layout`) become views. They keep their values; the shard of `rank` is cut out of them.
-  Unit(int id, tensor::UnitLayout layout, std::vector<at::Tensor> parameters, at::ScalarType type, c10::Device device, int rank, bool trainable,
-       int group, bool always_whole);
+  Unit(int id, tensor::UnitLayout layout, std::vector<at::Tensor> parameters, at::ScalarType type, c10::Device device, int rank,
+       bool trainable, int group, bool always_whole);
 
   int id() const { return id_; }
   const tensor::UnitLayout& layout() const { return layout_; }

@@ -24,7 +24,7 @@ struct PlannedUnit {
   std::vector<size_t> members;  // indices into the parameters, in order
   bool trainable = true;
   int group = 0;
-  bool always_whole = true;     // every rank keeps all of it between steps
+  bool always_whole = true;  // every rank keeps all of it between steps
 };
 
 // Rules:

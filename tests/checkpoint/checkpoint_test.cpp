@@ -13,8 +13,8 @@
 namespace deepspeed {
 namespace {
 
-using testing::OddNet;
 using testing::config_json;
+using testing::OddNet;
 using testing::rows;
 
 std::string fresh_directory(const std::string& name) {
@@ -36,7 +36,8 @@ Ranks make(std::shared_ptr<Communicator> communicator, int stage, const std::str
     ranks.net = std::make_shared<OddNet>();
   }
   EngineOptions options;
-  options.config_json = config_json({.stage = stage, .more = R"(, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 6, "warmup_max_lr": 0.02}})" + more});
+  options.config_json = config_json(
+      {.stage = stage, .more = R"(, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 6, "warmup_max_lr": 0.02}})" + more});
   options.communicator = std::move(communicator);
   ranks.engine = initialize(ranks.net, options);
   return ranks;

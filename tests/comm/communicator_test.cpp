@@ -22,35 +22,38 @@ TEST_P(Worlds, CollectivesGiveTheirContract) {
   const auto [world, backend] = GetParam();
   CommOptions options;
   options.backend = backend;
-  run_ranks_as_threads(world, [world = world](std::shared_ptr<Communicator> c) {
-    const int rank = c->rank();
-    for (const int64_t n : {int64_t{1}, int64_t{7}, int64_t{10000}}) {
-      auto sum = at::full({n}, static_cast<double>(rank + 1), at::kFloat);
-      c->all_reduce(sum, ReduceOp::kSum, "sum")->wait();
-      EXPECT_EQ(sum[0].item<float>(), world * (world + 1) / 2.0f);
-      auto gathered = at::zeros({n * world}, at::kFloat);
-      c->all_gather(gathered, at::full({n}, static_cast<double>(rank), at::kFloat), "gather")->wait();
-      for (int r = 0; r < world; ++r) EXPECT_EQ(gathered[(r + 1) * n - 1].item<float>(), static_cast<float>(r));
-      // In place: the input is the own slice of the output.
-      auto in_place = at::zeros({n * world}, at::kFloat);
-      in_place.narrow(0, rank * n, n).fill_(rank + 0.5);
-      c->all_gather(in_place, in_place.narrow(0, rank * n, n), "gather in place")->wait();
-      for (int r = 0; r < world; ++r) EXPECT_EQ(in_place[r * n].item<float>(), r + 0.5f);
-      for (const auto type : {at::kFloat, at::kBFloat16}) {
-        auto input = at::full({n * world}, static_cast<double>(rank + 1), type);
-        auto output = at::full({n}, 100.0, at::kFloat);
-        c->reduce_scatter(output, input, "reduce_scatter")->wait();
-        EXPECT_EQ(output[n - 1].item<float>(), world * (world + 1) / 2.0f);
-        c->reduce_scatter(output, input, "reduce_scatter", true)->wait();
-        EXPECT_EQ(output[0].item<float>(), world * (world + 1) * 1.0f);
-      }
-      auto value = at::full({n}, static_cast<double>(rank), at::kBFloat16);
-      c->broadcast(value, world - 1, "broadcast")->wait();
-      EXPECT_EQ(value[0].item<float>(), world - 1.0f);
-    }
-    c->barrier("end");
-    EXPECT_GT(c->calls(), 0u);
-  }, options);
+  run_ranks_as_threads(
+      world,
+      [world = world](std::shared_ptr<Communicator> c) {
+        const int rank = c->rank();
+        for (const int64_t n : {int64_t{1}, int64_t{7}, int64_t{10000}}) {
+          auto sum = at::full({n}, static_cast<double>(rank + 1), at::kFloat);
+          c->all_reduce(sum, ReduceOp::kSum, "sum")->wait();
+          EXPECT_EQ(sum[0].item<float>(), world * (world + 1) / 2.0f);
+          auto gathered = at::zeros({n * world}, at::kFloat);
+          c->all_gather(gathered, at::full({n}, static_cast<double>(rank), at::kFloat), "gather")->wait();
+          for (int r = 0; r < world; ++r) EXPECT_EQ(gathered[(r + 1) * n - 1].item<float>(), static_cast<float>(r));
+          // In place: the input is the own slice of the output.
+          auto in_place = at::zeros({n * world}, at::kFloat);
+          in_place.narrow(0, rank * n, n).fill_(rank + 0.5);
+          c->all_gather(in_place, in_place.narrow(0, rank * n, n), "gather in place")->wait();
+          for (int r = 0; r < world; ++r) EXPECT_EQ(in_place[r * n].item<float>(), r + 0.5f);
+          for (const auto type : {at::kFloat, at::kBFloat16}) {
+            auto input = at::full({n * world}, static_cast<double>(rank + 1), type);
+            auto output = at::full({n}, 100.0, at::kFloat);
+            c->reduce_scatter(output, input, "reduce_scatter")->wait();
+            EXPECT_EQ(output[n - 1].item<float>(), world * (world + 1) / 2.0f);
+            c->reduce_scatter(output, input, "reduce_scatter", true)->wait();
+            EXPECT_EQ(output[0].item<float>(), world * (world + 1) * 1.0f);
+          }
+          auto value = at::full({n}, static_cast<double>(rank), at::kBFloat16);
+          c->broadcast(value, world - 1, "broadcast")->wait();
+          EXPECT_EQ(value[0].item<float>(), world - 1.0f);
+        }
+        c->barrier("end");
+        EXPECT_GT(c->calls(), 0u);
+      },
+      options);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Worlds, ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Values("gloo", "shm")));

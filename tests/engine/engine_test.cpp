@@ -13,11 +13,11 @@
 namespace deepspeed {
 namespace {
 
+using testing::config_json;
 using testing::OddNet;
+using testing::rows;
 using testing::RunSettings;
 using testing::TiedNet;
-using testing::config_json;
-using testing::rows;
 
 constexpr int kChunks = 12;  // micro batches of a step over all ranks
 constexpr int kSteps = 4;
@@ -134,10 +134,9 @@ TEST(Engine, StagesAgreeToTheLastBits) {
 
 TEST(Engine, TuningKnobsChangeNoResult) {
   const Result base = engine_run({.stage = 3, .world = 2});
-  for (const char* knob :
-       {", \"overlap_comm\": false", ", \"stage3_prefetch_bucket_size\": 0", ", \"stage3_max_live_parameters\": 0",
-        ", \"stage3_max_live_parameters\": 150", ", \"stage3_max_reuse_distance\": 0", ", \"reduce_bucket_size\": 8",
-        ", \"reduce_scatter\": false", ", \"allgather_partitions\": false"}) {
+  for (const char* knob : {", \"overlap_comm\": false", ", \"stage3_prefetch_bucket_size\": 0", ", \"stage3_max_live_parameters\": 0",
+                           ", \"stage3_max_live_parameters\": 150", ", \"stage3_max_reuse_distance\": 0", ", \"reduce_bucket_size\": 8",
+                           ", \"reduce_scatter\": false", ", \"allgather_partitions\": false"}) {
     SCOPED_TRACE(knob);
     // Some change the units, some the order in which micro batches are added up: equal up to rounding.
     const Result other = engine_run({.stage = 3, .world = 2, .zero_more = knob});

@@ -1,11 +1,11 @@
 // Models for engine tests, and a plain training loop to compare with.
 #pragma once
 
+#include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/module.h>
-#include <torch/optim/adamw.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -64,13 +64,14 @@ struct RunSettings {
   int stage = 0;
   int world = 1;
   int accumulation = 1;
-  std::string more;              // further configuration, starting with a comma
-  std::string zero_more;         // further keys of zero_optimization, starting with a comma
+  std::string more;       // further configuration, starting with a comma
+  std::string zero_more;  // further keys of zero_optimization, starting with a comma
 };
 
 inline std::string config_json(const RunSettings& s) {
   return "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": " + std::to_string(s.accumulation) +
-         ", \"gradient_clipping\": 0.5, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, "
+         ", \"gradient_clipping\": 0.5, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": "
+         "1e-8, "
          "\"weight_decay\": 0.1}}, \"zero_optimization\": {\"stage\": " +
          std::to_string(s.stage) + ", \"stage3_param_persistence_threshold\": 0" + s.zero_more + "}" + s.more + "}";
 }

@@ -30,8 +30,15 @@ TEST_P(AdamSizes, MatchesTheReferenceInEveryForm) {
       auto p = random_values(n, 1), m = random_values(n, 2);
       std::vector<float> v(n, 0.01f);
       auto p2 = p, m2 = m, v2 = v;
-      AdamStep step{.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .decoupled = decoupled,
-                    .bias_correction = correction, .step = 1, .grad_scale = 0.25f};
+      AdamStep step{.lr = 0.01f,
+                    .beta1 = 0.9f,
+                    .beta2 = 0.95f,
+                    .eps = 1e-8f,
+                    .weight_decay = 0.1f,
+                    .decoupled = decoupled,
+                    .bias_correction = correction,
+                    .step = 1,
+                    .grad_scale = 0.25f};
       for (; step.step <= 5; ++step.step) {
         const auto g = random_values(n, 10 + static_cast<unsigned>(step.step));
         std::vector<uint16_t> half(n);
@@ -58,7 +65,7 @@ TEST(Half, RoundsToNearestEvenAndKeepsSpecials) {
   EXPECT_TRUE(std::isinf(bf16_to_float(float_to_bf16(std::numeric_limits<float>::infinity()))));
   EXPECT_EQ(float_to_fp16(1.0f), 0x3C00);
   EXPECT_EQ(float_to_fp16(65504.0f), 0x7BFF);
-  EXPECT_EQ(float_to_fp16(65520.0f), 0x7C00);   // rounds to infinity
+  EXPECT_EQ(float_to_fp16(65520.0f), 0x7C00);       // rounds to infinity
   EXPECT_EQ(float_to_fp16(5.9604645e-8f), 0x0001);  // smallest subnormal
   EXPECT_EQ(float_to_fp16(2.9e-8f), 0x0000);
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {

@@ -8,7 +8,8 @@ namespace deepspeed::conformance {
 
 struct Outcome {
   enum class Kind { kOk, kFail, kSkip } kind = Kind::kOk;
-  std::string detail;  // ok: which value matched, where there are several; fail: got, expected, tolerance; skip: the feature that is not built
+  std::string
+      detail;  // ok: which value matched, where there are several; fail: got, expected, tolerance; skip: the feature that is not built
 
   static Outcome ok(std::string detail = "") { return {Kind::kOk, std::move(detail)}; }
   static Outcome fail(std::string detail) { return {Kind::kFail, std::move(detail)}; }

@@ -45,8 +45,10 @@ std::string compare_step(const std::string& where, const StepResult& got, const 
   if (!close(got.mean_loss, expected.at("mean_loss"), tolerance.loss_abs)) {
     return difference(where + "mean loss", got.mean_loss, expected["mean_loss"], tolerance.loss_abs);
   }
-  if (got.skipped != expected.at("skipped").get<bool>()) return difference(where + "skipped", got.skipped, expected["skipped"].get<bool>(), 0);
-  if (got.loss_scale != expected.at("loss_scale").get<double>()) return difference(where + "loss scale", got.loss_scale, expected["loss_scale"], 0);
+  if (got.skipped != expected.at("skipped").get<bool>())
+    return difference(where + "skipped", got.skipped, expected["skipped"].get<bool>(), 0);
+  if (got.loss_scale != expected.at("loss_scale").get<double>())
+    return difference(where + "loss scale", got.loss_scale, expected["loss_scale"], 0);
   if (expected.at("grad_norm").is_number()) {
     const double norm = expected["grad_norm"];
     if (!got.grad_norm || !close(*got.grad_norm, norm, tolerance.norm_rel * norm)) {
@@ -65,7 +67,8 @@ std::string compare_step(const std::string& where, const StepResult& got, const 
 // The features that keep a case from running, by name; "" when there are none.
 std::string missing_features(const Json& settings, const std::string& config) {
   std::set<std::string> features;
-  if (settings.contains("activation_checkpointing") && !settings["activation_checkpointing"].is_null()) features.insert("activation checkpointing");
+  if (settings.contains("activation_checkpointing") && !settings["activation_checkpointing"].is_null())
+    features.insert("activation checkpointing");
   if (settings.value("sequence_parallel", 1) > 1) features.insert("sequence parallelism");
   const auto checked = check_config(config, settings.at("world_size").get<int64_t>());
   bool only_missing = true;
@@ -82,7 +85,8 @@ std::string missing_features(const Json& settings, const std::string& config) {
   return text;
 }
 
-std::string compare_all(const TrainResult& got, const Json& steps, const std::filesystem::path& weights, bool has_weights, const Tolerance& tolerance) {
+std::string compare_all(const TrainResult& got, const Json& steps, const std::filesystem::path& weights, bool has_weights,
+                        const Tolerance& tolerance) {
   std::string text = compare_steps(got, steps, tolerance);
   if (text.empty() && has_weights) text = compare_weights(got, weights, tolerance);
   return text;
@@ -95,7 +99,8 @@ Tolerance tolerance_of(const Json& json) {
 }
 
 std::string compare_steps(const TrainResult& got, const Json& expected_steps, const Tolerance& tolerance) {
-  if (got.steps.size() != expected_steps.size()) return difference("steps", static_cast<double>(got.steps.size()), static_cast<double>(expected_steps.size()), 0);
+  if (got.steps.size() != expected_steps.size())
+    return difference("steps", static_cast<double>(got.steps.size()), static_cast<double>(expected_steps.size()), 0);
   for (size_t step = 0; step < got.steps.size(); ++step) {
     const auto text = compare_step("step " + std::to_string(step) + " ", got.steps[step], expected_steps[step], tolerance);
     if (!text.empty()) return text;
@@ -131,11 +136,12 @@ Outcome run_train_case(const std::filesystem::path& root, const std::filesystem:
   const Json& reference = settings.at("final_weights");
   const bool has_weights = reference.is_string();
   const auto folder = has_weights ? root / "train" / reference.get<std::string>() : directory;
-  const std::string expected_text = compare_all(got, read_json(directory / "expected.json").at("steps"), folder / "final.safetensors", has_weights,
-                                                tolerance_of(settings.at("tolerance")));
+  const std::string expected_text = compare_all(got, read_json(directory / "expected.json").at("steps"), folder / "final.safetensors",
+                                                has_weights, tolerance_of(settings.at("tolerance")));
   if (!std::filesystem::exists(directory / "right.json")) return expected_text.empty() ? Outcome::ok() : Outcome::fail(expected_text);
   const Json right = read_json(directory / "right.json");
-  const std::string right_text = compare_all(got, right.at("steps"), folder / "right_final.safetensors", has_weights, tolerance_of(right.at("tolerance")));
+  const std::string right_text =
+      compare_all(got, right.at("steps"), folder / "right_final.safetensors", has_weights, tolerance_of(right.at("tolerance")));
   if (expected_text.empty() && right_text.empty()) return Outcome::ok("both expected and right");
   if (right_text.empty()) return Outcome::ok("right");
   if (expected_text.empty()) return Outcome::ok("expected");

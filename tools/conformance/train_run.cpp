@@ -19,11 +19,16 @@ std::vector<ParameterGroup> groups_of(const Json& settings) {
     group.match = rule.at("match");
     for (const auto& [key, value] : rule.items()) {
       if (key == "match") continue;
-      if (key == "lr") group.lr = value.get<double>();
-      else if (key == "weight_decay") group.weight_decay = value.get<double>();
-      else if (key == "eps") group.eps = value.get<double>();
-      else if (key == "betas") group.betas = std::make_pair(value[0].get<double>(), value[1].get<double>());
-      else throw std::runtime_error("parameter_groups: unknown option " + key);
+      if (key == "lr")
+        group.lr = value.get<double>();
+      else if (key == "weight_decay")
+        group.weight_decay = value.get<double>();
+      else if (key == "eps")
+        group.eps = value.get<double>();
+      else if (key == "betas")
+        group.betas = std::make_pair(value[0].get<double>(), value[1].get<double>());
+      else
+        throw std::runtime_error("parameter_groups: unknown option " + key);
     }
     groups.push_back(std::move(group));
   }
@@ -74,23 +79,26 @@ TrainResult run_training(const std::filesystem::path& root, const std::filesyste
   TrainResult result;
   CommOptions comm;
   comm.timeout = std::chrono::minutes(2);
-  run_ranks_as_threads(world, [&](std::shared_ptr<Communicator> communicator) {
-    auto model = load_model((root / "models" / settings.at("model").get<std::string>()).string());
-    if (settings.contains("train_only") && !settings["train_only"].is_null()) {
-      const std::regex pattern(settings["train_only"].get<std::string>());
-      for (auto& item : model->named_parameters()) {
-        if (!std::regex_search(item.key(), pattern)) item.value().set_requires_grad(false);
-      }
-    }
-    model->train();
-    EngineOptions mine = options;
-    mine.communicator = communicator;
-    auto engine = initialize(model, mine);
-    const auto rank = static_cast<size_t>(communicator->rank());
-    logs[rank] = train_rank(*model, *engine, tokens, steps, accumulation, communicator->rank());
-    auto weights = engine->full_parameters();
-    if (rank == 0) result.weights = std::move(weights);
-  }, comm);
+  run_ranks_as_threads(
+      world,
+      [&](std::shared_ptr<Communicator> communicator) {
+        auto model = load_model((root / "models" / settings.at("model").get<std::string>()).string());
+        if (settings.contains("train_only") && !settings["train_only"].is_null()) {
+          const std::regex pattern(settings["train_only"].get<std::string>());
+          for (auto& item : model->named_parameters()) {
+            if (!std::regex_search(item.key(), pattern)) item.value().set_requires_grad(false);
+          }
+        }
+        model->train();
+        EngineOptions mine = options;
+        mine.communicator = communicator;
+        auto engine = initialize(model, mine);
+        const auto rank = static_cast<size_t>(communicator->rank());
+        logs[rank] = train_rank(*model, *engine, tokens, steps, accumulation, communicator->rank());
+        auto weights = engine->full_parameters();
+        if (rank == 0) result.weights = std::move(weights);
+      },
+      comm);
   for (int64_t step = 0; step < steps; ++step) {
     StepResult merged = logs[0].steps[static_cast<size_t>(step)];
     double sum = 0;

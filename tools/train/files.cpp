@@ -23,12 +23,19 @@ std::vector<ParameterGroup> read_groups(const std::string& path) {
     for (const auto& item : list) {
       ParameterGroup group;
       for (const auto& [key, value] : item.items()) {
-        if (key == "match") group.match = value.get<std::string>();
-        else if (key == "lr") group.lr = value.get<double>();
-        else if (key == "weight_decay") group.weight_decay = value.get<double>();
-        else if (key == "eps") group.eps = value.get<double>();
-        else if (key == "betas") group.betas = std::make_pair(value.at(0).get<double>(), value.at(1).get<double>());
-        else throw Error(ErrorCode::kUsage, "ds_train", "--parameter_groups: got the key \"" + key + "\", allowed match, lr, weight_decay, eps, betas");
+        if (key == "match")
+          group.match = value.get<std::string>();
+        else if (key == "lr")
+          group.lr = value.get<double>();
+        else if (key == "weight_decay")
+          group.weight_decay = value.get<double>();
+        else if (key == "eps")
+          group.eps = value.get<double>();
+        else if (key == "betas")
+          group.betas = std::make_pair(value.at(0).get<double>(), value.at(1).get<double>());
+        else
+          throw Error(ErrorCode::kUsage, "ds_train",
+                      "--parameter_groups: got the key \"" + key + "\", allowed match, lr, weight_decay, eps, betas");
       }
       groups.push_back(std::move(group));
     }

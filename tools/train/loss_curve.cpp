@@ -29,9 +29,12 @@ std::string number(double value) {
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char c : text) {
-    if (c == '<') out += "&lt;";
-    else if (c == '&') out += "&amp;";
-    else out += c;
+    if (c == '<')
+      out += "&lt;";
+    else if (c == '&')
+      out += "&amp;";
+    else
+      out += c;
   }
   return out;
 }
@@ -60,8 +63,8 @@ std::string draw_curves(const std::string& title, const std::vector<Curve>& curv
       << "\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"" << kLeft
       << "\" y=\"24\" font-size=\"15\">" << escaped(title) << "</text>\n";
   for (double y = y0; y <= y1 + step_y / 2; y += step_y) {
-    svg << "<line x1=\"" << kLeft << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << py(y) << "\" y2=\"" << py(y) << "\" stroke=\"#ddd\"/><text x=\""
-        << kLeft - 6 << "\" y=\"" << py(y) + 4 << "\" text-anchor=\"end\">" << number(y) << "</text>\n";
+    svg << "<line x1=\"" << kLeft << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << py(y) << "\" y2=\"" << py(y)
+        << "\" stroke=\"#ddd\"/><text x=\"" << kLeft - 6 << "\" y=\"" << py(y) + 4 << "\" text-anchor=\"end\">" << number(y) << "</text>\n";
   }
   for (double x = x0; x <= x1 + 1e-9; x += step_x) {
     svg << "<text x=\"" << px(x) << "\" y=\"" << kHeight - kBottom + 16 << "\" text-anchor=\"middle\">" << number(x) << "</text>\n";
@@ -73,7 +76,8 @@ std::string draw_curves(const std::string& title, const std::vector<Curve>& curv
     for (const auto& [x, y] : curve.points) {
       if (std::isfinite(y)) svg << px(x) << ',' << py(y) << ' ';
     }
-    svg << "\"/>\n<text x=\"" << legend << "\" y=\"24\" text-anchor=\"end\" fill=\"" << curve.colour << "\">" << escaped(curve.name) << "</text>\n";
+    svg << "\"/>\n<text x=\"" << legend << "\" y=\"24\" text-anchor=\"end\" fill=\"" << curve.colour << "\">" << escaped(curve.name)
+        << "</text>\n";
     legend -= 12 + 7.0 * static_cast<double>(curve.name.size());
   }
   svg << "</svg>\n";

@@ -9,7 +9,7 @@ namespace deepspeed::train {
 
 struct Curve {
   std::string name;
-  std::string colour;                            // CSS
+  std::string colour;                             // CSS
   std::vector<std::pair<double, double>> points;  // step, loss
 };
 

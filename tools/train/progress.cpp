@@ -58,7 +58,8 @@ void Progress::show(const StepReport& r) {
     std::snprintf(norm, sizeof norm, "%.3f", r.grad_norm);
   }
   std::snprintf(text, sizeof text, "step %lld/%lld | loss %.4f | norm %s | lr %.3g | %.0f tok/s | %.0f MB | eta %s",
-                static_cast<long long>(r.step), static_cast<long long>(last_), r.loss, norm, r.lr, smooth_tokens_, r.rss_mb, clock(eta).c_str());
+                static_cast<long long>(r.step), static_cast<long long>(last_), r.loss, norm, r.lr, smooth_tokens_, r.rss_mb,
+                clock(eta).c_str());
   if (bar_) {
     const double share = static_cast<double>(r.step - first_ + 1) / static_cast<double>(std::max<int64_t>(last_ - first_ + 1, 1));
     const int room = std::clamp(width() - static_cast<int>(std::strlen(text)) - 10, 0, 40);

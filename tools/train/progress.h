@@ -8,14 +8,14 @@
 namespace deepspeed::train {
 
 struct StepReport {
-  int64_t step = 0;            // 1 for the first of the run
-  double loss = 0;             // mean over ranks and micro batches
+  int64_t step = 0;  // 1 for the first of the run
+  double loss = 0;   // mean over ranks and micro batches
   double grad_norm = 0;
   bool skipped = false;
   double lr = 0;
-  double tokens_per_s = 0;     // all ranks
+  double tokens_per_s = 0;  // all ranks
   double step_s = 0;
-  double rss_mb = 0;           // largest rank
+  double rss_mb = 0;  // largest rank
 };
 
 // Writes to stderr. Used by rank 0 only.
@@ -31,7 +31,7 @@ class Progress {
   bool bar_, lines_, colour_;
   int64_t first_, last_, every_;
   bool line_open_ = false;
-  double smooth_tokens_ = 0;   // exponential mean
+  double smooth_tokens_ = 0;  // exponential mean
   double smooth_step_s_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <sys/resource.h>
@@ -38,7 +39,10 @@ bool is_tokens_file(const std::vector<std::string>& data) {
 
 }  // namespace
 
-Trainer::Trainer(Options options) : options_(std::move(options)), communicator_(init_distributed()) {}
+Trainer::Trainer(Options options) : options_(std::move(options)), communicator_(init_distributed()) {
+  // Of dropout: ranks see other rows, and draw other masks.
+  at::manual_seed(options_.seed + static_cast<uint64_t>(communicator_->rank()));
+}
 
 void Trainer::open_model() {
   model_ = load_model(options_.model);
@@ -67,7 +71,8 @@ void Trainer::open_data() {
   const int rank = communicator_->rank(), world = communicator_->size();
   const int64_t vocabulary = model_->info().vocab_size;
   if (is_tokens_file(options_.data)) {
-    if (options_.eval_fraction > 0) throw Error(ErrorCode::kUsage, "ds_train", "--eval: got a share of exact tokens, allowed with text only");
+    if (options_.eval_fraction > 0)
+      throw Error(ErrorCode::kUsage, "ds_train", "--eval: got a share of exact tokens, allowed with text only");
     data_ = open_tokens_file(options_.data[0], rank, world, vocabulary);
     if (data_->micro_batch() != config.train_micro_batch_size_per_gpu) {
       throw Error(ErrorCode::kUsage, "ds_train",
@@ -97,7 +102,8 @@ void Trainer::open_data() {
   const int64_t per_pass = data_->batches() / config.gradient_accumulation_steps;
   last_step_ = options_.steps > 0 ? options_.steps : per_pass;
   if (last_step_ == 0) {
-    throw Error(ErrorCode::kDataFormat, "ds_train", "data: got less than one step's rows, allowed at least train_batch_size rows of --seq tokens");
+    throw Error(ErrorCode::kDataFormat, "ds_train",
+                "data: got less than one step's rows, allowed at least train_batch_size rows of --seq tokens");
   }
   if (!options_.generate.empty()) {
     decoder_ = std::make_unique<TextDecoder>(options_.model);

@@ -27,9 +27,9 @@ class Trainer {
 
  private:
   struct Totals {
-    double loss = 0;      // mean over ranks and micro batches
-    double rss_mb = 0;    // largest rank
-    bool stop = false;    // some rank was told to stop
+    double loss = 0;    // mean over ranks and micro batches
+    double rss_mb = 0;  // largest rank
+    bool stop = false;  // some rank was told to stop
   };
 
   bool leads() const { return communicator_->rank() == 0; }
