@@ -6,7 +6,8 @@
 //   engine->step();
 //
 // In stage 3 parameters hold no data between uses; every operator that touches one gathers it first (src/zero/interception.h). That works on
-// the thread that called initialize() and inside forward(); other threads wrap their use in engine->scope().
+// the thread that called initialize() and inside forward(); other threads wrap their use in engine->scope(). When the engine ends, parameters that
+// are cut into shards stay without data: take what is needed with full_parameters() or save_checkpoint() before.
 #pragma once
 
 #include <ATen/core/Tensor.h>
