@@ -50,6 +50,8 @@ void restore_run(EngineImpl& engine, const std::string& text, const std::string&
     p.global_steps = run.at("global_steps");
     p.skipped_steps = run.at("skipped_steps");
     p.micro_steps = run.at("micro_steps");
+    // Gradients of an accumulation under way are not in a checkpoint, and this run may accumulate over another number: it begins a fresh one.
+    p.micro_steps -= p.micro_steps % engine.config().gradient_accumulation_steps;
     p.global_samples = run.at("global_samples");
     p.optimizer_steps = run.at("optimizer_steps");
     const Json& rates = run.at("rates");

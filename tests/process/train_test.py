@@ -134,6 +134,14 @@ def test_resuming_with_other_ranks_and_another_stage(tmp_path, tokens):
         assert losses(second)[step] == pytest.approx(losses(whole)[step], abs=1e-5)
 
 
+def test_resuming_with_another_accumulation_begins_a_whole_one(tmp_path, tokens):
+    trained(*arguments(tokens, config(tmp_path / "ds_config.json"), "--steps", 3, "--save", tmp_path / "run"))
+    other = config(tmp_path / "other.json", gradient_accumulation_steps=2)
+    trained(*arguments(tokens, other, "--steps", 5, "--load", tmp_path / "run", "--log_json", tmp_path / "log"))
+    assert [(line["step"], line["skipped"]) for line in read_log(tmp_path / "log")] == [(3, False), (4, False)]
+    assert all(line["grad_norm"] > 0 for line in read_log(tmp_path / "log"))
+
+
 def test_a_named_checkpoint_is_loaded(tmp_path, tokens):
     settings = config(tmp_path / "ds_config.json")
     trained(*arguments(tokens, settings, "--steps", 4, "--save", tmp_path / "run", "--save_interval", 2))
