@@ -137,7 +137,7 @@ void ShmCommunicator::read_peer(int rank, uint64_t number, void* out, size_t off
   if (descriptor.address == 0) {
     std::memcpy(out, descriptor.data + offset, bytes);
   } else {
-    domain_->read(rank, out, descriptor.address + offset, bytes);
+    domain_->read(rank, out, descriptor.address + offset, bytes, peer_descriptor(this->rank(), number).what, name_);
   }
 }
 

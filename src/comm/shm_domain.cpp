@@ -155,7 +155,7 @@ bool ShmDomain::probe_peers() {
   try {
     for (int peer = 0; peer < size_; ++peer) {
       uint64_t value = 0;
-      read(peer, &value, rank_slot(peer).probe_address.load(), sizeof value);
+      read(peer, &value, rank_slot(peer).probe_address.load(), sizeof value, "joining", "shm");
       if (value != kProbe) return false;
     }
   } catch (const Error&) {
@@ -185,7 +185,7 @@ int ShmDomain::take_group() {
   return groups_++;
 }
 
-void ShmDomain::read(int peer, void* out, uint64_t address, size_t bytes) const {
+void ShmDomain::read(int peer, void* out, uint64_t address, size_t bytes, const char* what, const std::string& group) const {
   if (pids_[static_cast<size_t>(peer)] == ::getpid()) {
     if (bytes > 0) std::memcpy(out, reinterpret_cast<const void*>(address), bytes);
     return;
@@ -197,8 +197,9 @@ void ShmDomain::read(int peer, void* out, uint64_t address, size_t bytes) const 
     const ssize_t got = ::process_vm_readv(pids_[static_cast<size_t>(peer)], &local, 1, &remote, 1, 0);
     if (got <= 0) {
       throw Error(ErrorCode::kPeerDied, "comm",
-                  base::str("reading ", bytes, " bytes of rank ", peer, ": ", got == 0 ? "nothing to read" : std::strerror(errno),
-                            " (rank ", rank_, ")"));
+                  base::str(what, ": rank ", peer, " (process ", pids_[static_cast<size_t>(peer)],
+                            ") cannot be read: ", got == 0 ? "nothing there" : std::strerror(errno), " (rank ", rank_, " of ", size_,
+                            ", group '", group, "', shm)"));
     }
     target += got;
     address += static_cast<uint64_t>(got);

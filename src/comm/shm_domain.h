@@ -62,8 +62,8 @@ class ShmDomain {
   int take_group();
   void free_group(int group) { free_groups_.push_back(group); }
 
-  // out[bytes] = bytes of rank `peer`'s memory. Throws Error(kPeerDied).
-  void read(int peer, void* out, uint64_t address, size_t bytes) const;
+  // out[bytes] = bytes of rank `peer`'s memory. Throws Error(kPeerDied) beginning with `what`.
+  void read(int peer, void* out, uint64_t address, size_t bytes, const char* what, const std::string& group) const;
 
   // Something in the segment changed: wakes the peers that sleep.
   void notify() const;

@@ -230,9 +230,10 @@ def test_a_killed_rank_ends_the_run_and_leaves_the_last_checkpoint(tmp_path, tok
         wait_until(lambda: latest(tmp_path / "run"), "a checkpoint")
         os.kill(run.rank_pid(rank), signal.SIGKILL)
         status, errors = run.end()
-        assert status == 128 + signal.SIGKILL
+        # The launcher's, or that of the other rank where that one was quicker to see it.
+        assert status in (128 + signal.SIGKILL, 5)
         assert run.processes() == {}
-    assert f"rank {rank} " in errors and "SIGKILL" in errors
+    assert f"rank {rank} " in errors and ("SIGKILL" in errors or "E2003" in errors)
     saved = latest(tmp_path / "run")
     assert_complete(tmp_path / "run" / saved)
     step = int(saved.removeprefix("global_step"))
@@ -343,13 +344,14 @@ def test_a_death_before_any_step_of_committing_costs_no_checkpoint(tmp_path, tok
     call = 0
     while True:
         call += 1
+        assert call < 40
         if not same_name:  # what an earlier death finished counts as an earlier checkpoint
             shutil.rmtree(folder / "global_step2", ignore_errors=True)
             (folder / "latest").write_text("global_step1")
         result = train(*words, 1 if same_name else 2, LD_PRELOAD=str(tmp_path / "kill.so"), KILL_BEFORE_CALL=str(call))
         if result.returncode == 0:
             break
-        assert result.returncode == 128 + signal.SIGKILL, result.stderr
+        assert result.returncode in (128 + signal.SIGKILL, 5), result.stderr
         assert_complete(folder / latest(folder))
         if not same_name:
             assert (folder / "global_step1" / "rank_00000_of_00002.safetensors").read_bytes() == kept
