@@ -42,10 +42,11 @@ int main(int argc, char** argv) {
   deepspeed::train::Options options;
   int status = 0;
   if (!deepspeed::train::parse_options(argc, argv, &options, &status)) return status;
-  std::signal(SIGTERM, on_signal);
-  std::signal(SIGINT, on_signal);
   try {
     deepspeed::train::Trainer trainer(std::move(options));
+    // From here on a signal means: save, then end. While ranks still wait for each other it simply ends this one.
+    std::signal(SIGTERM, on_signal);
+    std::signal(SIGINT, on_signal);
     return trainer.run();
   } catch (const deepspeed::Error& error) {
     fail(error.what(), deepspeed::exit_status(error));

@@ -62,7 +62,7 @@ struct MemoryPlan {
   int64_t trainable = 0;        // elements that are trained
   int64_t parameter_bytes = 0;  // resident parameters: shards and what always stays whole
   int64_t gathered_bytes = 0;   // largest amount gathered at a time, as the configuration allows
-  int64_t gradient_bytes = 0;
+  int64_t gradient_bytes = 0;   // at most: reduced sums and the buffers of units in reduction
   int64_t optimizer_bytes = 0;  // moments and fp32 masters
   int64_t units = 0;
 };

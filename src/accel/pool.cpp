@@ -30,7 +30,6 @@ class Pool {
       if (!list.empty()) {
         void* data = list.back();
         list.pop_back();
-        idle_bytes_ -= bytes;
         return data;
       }
     }
@@ -46,7 +45,6 @@ class Pool {
   void give(void* data, size_t bytes) {
     std::lock_guard lock(mutex_);
     idle_[bytes].push_back(data);
-    idle_bytes_ += bytes;
   }
 
   void trim() {
@@ -55,18 +53,11 @@ class Pool {
       for (void* data : list) std::free(data);
     }
     idle_.clear();
-    idle_bytes_ = 0;
-  }
-
-  size_t idle_bytes() {
-    std::lock_guard lock(mutex_);
-    return idle_bytes_;
   }
 
  private:
   std::mutex mutex_;
   std::map<size_t, std::vector<void*>> idle_;  // bytes -> buffers of that size
-  size_t idle_bytes_ = 0;
 };
 
 struct Loan {
@@ -100,8 +91,5 @@ at::Tensor pooled_empty(int64_t elements, at::ScalarType type, c10::Device devic
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous({elements});
   return tensor;
 }
-
-void trim_pool() { Pool::instance().trim(); }
-size_t pool_idle_bytes() { return Pool::instance().idle_bytes(); }
 
 }  // namespace deepspeed::accel

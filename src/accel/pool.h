@@ -16,9 +16,4 @@ at::DataPtr pooled_bytes(size_t bytes, c10::Device device);
 // A flat tensor in such memory; it goes back when the last reference is gone.
 at::Tensor pooled_empty(int64_t elements, at::ScalarType type, c10::Device device);
 
-// Returns everything kept to the system.
-void trim_pool();
-// Bytes kept for reuse now.
-size_t pool_idle_bytes();
-
 }  // namespace deepspeed::accel

@@ -79,11 +79,11 @@ c10::intrusive_ptr<c10d::Store> join_store(const RankInfo& info, std::chrono::mi
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
+  // The agent's store outlives a restart of the ranks; what an earlier attempt wrote must not be taken for this one's.
+  const char* attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
   try {
-    return c10::make_intrusive<c10d::PrefixStore>(
-        base::str("deepspeed/",
-                  agent_serves ? std::getenv("TORCHELASTIC_RESTART_COUNT") ? std::getenv("TORCHELASTIC_RESTART_COUNT") : "0" : "0"),
-        c10::make_intrusive<c10d::TCPStore>(info.master_address, options));
+    return c10::make_intrusive<c10d::PrefixStore>(base::str("deepspeed/", agent_serves && attempt ? attempt : "0"),
+                                                  c10::make_intrusive<c10d::TCPStore>(info.master_address, options));
   } catch (const std::exception& error) {
     const std::string cause = error.what();
     throw Error(ErrorCode::kEnvironment, "comm",

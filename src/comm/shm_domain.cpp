@@ -15,7 +15,6 @@
 #include <climits>
 #include <cstring>
 #include <new>
-#include <random>
 #include <thread>
 
 #include "base/check.h"
@@ -27,7 +26,6 @@ namespace deepspeed::comm {
 struct alignas(64) ShmDomain::Header {
   std::atomic<uint32_t> events;  // futex word: changes with every notify()
   std::atomic<uint32_t> sleepers;
-  std::atomic<uint32_t> mapped;   // ranks that have the segment
   std::atomic<uint32_t> probed;   // ranks that have tried to read their peers
   std::atomic<uint32_t> refused;  // of these, how many could not
 };
@@ -95,55 +93,57 @@ ShmDomain::ShmDomain(const Store& store, const std::string& key, int rank, int s
 
 void ShmDomain::map(int fd) {
   void* address = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  const int reason = errno;
-  ::close(fd);
-  if (address == MAP_FAILED) unusable("mapping", reason);
+  if (address == MAP_FAILED) unusable("mapping", errno);
   base_ = static_cast<std::byte*>(address);
   header_ = reinterpret_cast<Header*>(base_);
+}
+
+void ShmDomain::join_segment(const Store& store, const std::string& key, int* fd) {
+  if (rank_ != 0) {
+    const std::string path = store.get(key);
+    if (path.empty()) throw Error(ErrorCode::kEnvironment, "comm", "shared memory: rank 0 could not make a segment");
+    *fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (*fd < 0) unusable("opening the segment of rank 0", errno);
+    return map(*fd);
+  }
+  try {
+    // A memfd has no name: however the ranks end, nothing is left behind.
+    *fd = ::memfd_create("deepspeed", MFD_CLOEXEC);
+    if (*fd < 0) unusable("making a segment", errno);
+    if (::ftruncate(*fd, static_cast<off_t>(bytes_)) != 0) unusable("sizing a segment", errno);
+    map(*fd);
+  } catch (const Error&) {
+    store.set(key, "");
+    throw;
+  }
+  store.set(key, base::str("/proc/", ::getpid(), "/fd/", *fd));
 }
 
 void ShmDomain::meet(const Store& store, const std::string& key) {
   // Peers are not this process's children: allow them to read it where the system asks for that.
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-  std::string name;
-  if (rank_ == 0) {
-    std::random_device random;
-    name = base::str("/deepspeed-", ::getpid(), "-", random(), random());
-    const int fd = ::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-    if (fd < 0) {
-      const int reason = errno;
-      store.set(key, "");
-      unusable("making a segment", reason);
-    }
-    if (::ftruncate(fd, static_cast<off_t>(bytes_)) != 0) {
-      const int reason = errno;
-      ::close(fd);
-      ::shm_unlink(name.c_str());
-      store.set(key, "");
-      unusable("sizing a segment", reason);
-    }
-    map(fd);
-    store.set(key, name);
-  } else {
-    name = store.get(key);
-    if (name.empty()) throw Error(ErrorCode::kEnvironment, "comm", "shared memory: rank 0 could not make a segment");
-    const int fd = ::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0600);
-    if (fd < 0) unusable("opening the segment of rank 0", errno);
-    map(fd);
-  }
-  rank_slot(rank_).probe_address = reinterpret_cast<uint64_t>(&probe_);
-  rank_slot(rank_).pid = ::getpid();
-  header_->mapped.fetch_add(1);
-  notify();
-  // The name goes before anything can fail: no segment is left behind, whatever happens to the ranks later.
-  const auto all_mapped = [&] { return header_->mapped.load() == static_cast<uint32_t>(size_); };
+  int fd = -1;
+  std::string outcome = "ok";
   try {
-    wait(all_mapped, "joining", key);
-  } catch (...) {
-    if (rank_ == 0) ::shm_unlink(name.c_str());
-    throw;
+    join_segment(store, key, &fd);
+    rank_slot(rank_).probe_address = reinterpret_cast<uint64_t>(&probe_);
+    rank_slot(rank_).pid = ::getpid();
+  } catch (const Error& error) {
+    outcome = error.what();
   }
-  if (rank_ == 0) ::shm_unlink(name.c_str());
+  // Through the store, as a rank without the segment could not tell its peers there: all go on, or none.
+  const auto outcome_key = [&](int rank) { return base::str(key, "/", rank); };
+  store.set(outcome_key(rank_), outcome);
+  std::string refusal;
+  for (int peer = 0; peer < size_ && refusal.empty(); ++peer) {
+    const std::string theirs = store.get(outcome_key(peer));
+    if (theirs != "ok") refusal = base::str("rank ", peer, " cannot join: ", theirs);
+  }
+  if (fd >= 0) ::close(fd);
+  if (!refusal.empty()) {
+    if (base_) ::munmap(base_, bytes_);
+    throw Error(ErrorCode::kEnvironment, "comm", base::str("shared memory: ", refusal));
+  }
   for (int peer = 0; peer < size_; ++peer) {
     pids_[static_cast<size_t>(peer)] = rank_slot(peer).pid.load();
     if (pids_[static_cast<size_t>(peer)] == ::getpid()) continue;

@@ -1,6 +1,6 @@
 // Ranks of one host that talk through shared memory.
 //
-// A control segment (unlinked as soon as all ranks have mapped it) holds, for each group and rank, a ring of descriptors: what the rank calls now and
+// A control segment (a memfd: it has no name that could be left behind) holds, for each group and rank, a ring of descriptors: what the rank calls now and
 // where its data lies. Peers read the data straight out of the caller's memory (process_vm_readv, or a plain copy between threads), so a byte
 // is copied once and nothing is staged. Draw of the segment:
 //
@@ -80,6 +80,7 @@ class ShmDomain {
 
   RankSlot& rank_slot(int rank) const;
   void map(int fd);
+  void join_segment(const Store& store, const std::string& key, int* fd);
   void meet(const Store& store, const std::string& key);
   bool probe_peers();
   std::string dead_peer() const;  // "" while all live

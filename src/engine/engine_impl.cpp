@@ -30,14 +30,6 @@ at::ScalarType scalar_type(DataType type) {
   return at::kFloat;
 }
 
-int local_rank_of(const Communicator& communicator) {
-  try {
-    return rank_info_from_environment().local_rank;
-  } catch (const Error&) {
-    return communicator.rank();
-  }
-}
-
 }  // namespace
 
 EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& options, Config config,
@@ -45,7 +37,7 @@ EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& optio
     : config_(std::move(config)),
       policy_(zero::policy_of(config_.zero.stage)),
       communicator_(std::move(communicator)),
-      device_(accel::choose_device(options.device, local_rank_of(*communicator_))),
+      device_(accel::choose_device(options.device, rank_info_from_environment().local_rank)),
       probe_(at::empty({0}, at::TensorOptions().device(device_))),
       working_type_(config_.bf16.enabled ? at::kBFloat16 : at::kFloat) {
   at::NoGradGuard no_grad;
@@ -195,7 +187,7 @@ void EngineImpl::make_optimizer() {
 }
 
 void EngineImpl::make_gradient_flow() {
-  zero::GradientOptions options;
+  zero::GradientOptions& options = gradient_options_;
   options.policy = policy_;
   const bool accumulates = config_.gradient_accumulation_steps > 1;
   options.buffer_type = config_.grad_accum_dtype ? scalar_type(*config_.grad_accum_dtype) : accumulates ? at::kFloat : working_type_;
@@ -217,7 +209,7 @@ void EngineImpl::make_gradient_flow() {
 MemoryPlan EngineImpl::memory_plan() const {
   MemoryPlan plan;
   const auto width = static_cast<int64_t>(c10::elementSize(working_type_));
-  int64_t sharded_elements = 0, largest_gradient = 0;
+  int64_t sharded_elements = 0, trained_elements = 0, largest_unit = 0;
   for (const auto& unit : units_) {
     plan.parameters += unit->layout().elements();
     plan.parameter_bytes += (unit->always_whole() ? unit->elements() : unit->layout().shard_elements()) * width;
@@ -227,9 +219,14 @@ MemoryPlan EngineImpl::memory_plan() const {
     const int64_t owned = policy_.shard_optimizer ? unit->layout().shard_elements() : unit->elements();
     plan.optimizer_bytes += owned * 8 + (working_type_ == at::kFloat ? 0 : owned * 4);
     plan.gradient_bytes += owned * 4;
-    largest_gradient = std::max(largest_gradient, unit->elements() * 4);
+    trained_elements += unit->elements();
+    largest_unit = std::max(largest_unit, unit->elements());
   }
-  plan.gradient_bytes += 2 * largest_gradient;
+  // Beside the reduced sums: buffers of units whose reduction is not done. Overlapped reductions may all be under way at the end of backward, and
+  // stages 0 and 1 keep every buffer through the accumulation.
+  const bool all_at_once = gradient_options_.overlap || (!policy_.shard_gradients && config_.gradient_accumulation_steps > 1);
+  plan.gradient_bytes +=
+      (all_at_once ? trained_elements : largest_unit) * static_cast<int64_t>(c10::elementSize(gradient_options_.buffer_type));
   plan.gathered_bytes = std::min(sharded_elements, config_.zero.max_live_parameters) * width;
   plan.units = static_cast<int64_t>(units_.size());
   return plan;
@@ -242,7 +239,7 @@ std::string EngineImpl::describe() const {
                    base::human_count(static_cast<double>(plan.parameters)), " parameters (",
                    base::human_count(static_cast<double>(plan.trainable)), " trained) in ", plan.units, " units on ", device_.str(),
                    "; per rank: parameters ", base::human_bytes(static_cast<double>(plan.parameter_bytes)), ", gathered at most ",
-                   base::human_bytes(static_cast<double>(plan.gathered_bytes)), ", gradients ",
+                   base::human_bytes(static_cast<double>(plan.gathered_bytes)), ", gradients at most ",
                    base::human_bytes(static_cast<double>(plan.gradient_bytes)), ", optimizer ",
                    base::human_bytes(static_cast<double>(plan.optimizer_bytes)));
 }

@@ -104,6 +104,7 @@ class EngineImpl {
   std::unique_ptr<optim::FlatAdam> adam_;
   std::unique_ptr<schedule::Schedule> schedule_;
   std::unique_ptr<zero::Residency> residency_;  // stage 3 only
+  zero::GradientOptions gradient_options_;
   std::unique_ptr<zero::GradientFlow> gradients_;
   std::function<void(bool)> set_mode_;
   bool backward_done_ = false;

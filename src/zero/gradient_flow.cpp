@@ -183,7 +183,6 @@ void GradientFlow::end() {
   for (size_t u = states_.size(); u-- > 0;) finish_reduction(*states_[u]);
   reduce_latecomers();
   active_ = false;
-  ++micro_;
 }
 
 void GradientFlow::abandon() {
@@ -260,17 +259,6 @@ void GradientFlow::clear() {
     state->whole.reset();
     state->has.assign(state->has.size(), false);
   }
-  micro_ = 0;
-}
-
-int64_t GradientFlow::buffer_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& state : states_) {
-    for (const at::Tensor* tensor : {&state->buffer, &state->wire, &state->shard, &state->whole}) {
-      if (tensor->defined()) bytes += static_cast<int64_t>(tensor->nbytes());
-    }
-  }
-  return bytes;
 }
 
 }  // namespace deepspeed::zero

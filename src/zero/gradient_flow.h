@@ -55,7 +55,6 @@ class GradientFlow {
 
   // Gives all buffers back. The next backward starts from zero.
   void clear();
-  int64_t buffer_bytes() const;
 
  private:
   struct UnitState;
@@ -75,8 +74,7 @@ class GradientFlow {
   std::function<void(Unit*)> complete_;
   bool active_ = false;  // between begin and end
   bool boundary_ = false;
-  int64_t micro_ = 0;  // backwards since clear()
-  size_t next_ = 0;    // reductions started in this pass
+  size_t next_ = 0;  // reductions started in this pass
 };
 
 }  // namespace deepspeed::zero

@@ -85,19 +85,18 @@ void Residency::compare_ranks(const Unit* unit) {
   if (communicator_->size() == 1) return;
   InterceptionOff off;
   const auto device = unit->device();
-  auto mine = accel::pooled_empty(2, at::kLong, c10::Device(c10::DeviceType::CPU));
-  mine.mutable_data_ptr<int64_t>()[0] = unit->id();
-  mine.mutable_data_ptr<int64_t>()[1] = static_cast<int64_t>(communicator_->calls());
-  auto all = accel::pooled_empty(2 * communicator_->size(), at::kLong, device);
+  auto mine = accel::pooled_empty(1, at::kLong, c10::Device(c10::DeviceType::CPU));
+  *mine.mutable_data_ptr<int64_t>() = unit->id();
+  auto all = accel::pooled_empty(communicator_->size(), at::kLong, device);
   communicator_->all_gather(all, device.is_cpu() ? mine : mine.to(device), "unit to gather")->wait();
   const auto host = device.is_cpu() ? all : all.cpu();
   const auto* values = host.const_data_ptr<int64_t>();
   for (int rank = 0; rank < communicator_->size(); ++rank) {
-    if (values[2 * rank] == unit->id()) continue;
-    const auto other = std::find_if(units_.begin(), units_.end(), [&](const Unit* u) { return u->id() == values[2 * rank]; });
+    if (values[rank] == unit->id()) continue;
+    const auto other = std::find_if(units_.begin(), units_.end(), [&](const Unit* u) { return u->id() == values[rank]; });
     throw Error(ErrorCode::kCommMismatch, "zero",
                 base::str("gathering parameters: got ", unit->label(), " on rank ", communicator_->rank(), " and ",
-                          other == units_.end() ? base::str("unit ", values[2 * rank]) : (*other)->label(), " on rank ", rank,
+                          other == units_.end() ? base::str("unit ", values[rank]) : (*other)->label(), " on rank ", rank,
                           ", allowed the same on all: in stage 3 every rank must use the same parameters in the same order"));
   }
 }
@@ -131,7 +130,7 @@ void Residency::drop_far_uses(Unit* const* keep, size_t keep_count) {
   if (distance != std::numeric_limits<int64_t>::max() && distance > limits_.max_reuse_distance) release(previous);
 }
 
-bool Residency::make_room(int64_t elements, Unit* const* keep, size_t keep_count) {
+void Residency::make_room(int64_t elements, Unit* const* keep, size_t keep_count) {
   while (live_elements_ + elements > limits_.max_live_parameters) {
     // The one needed last goes first; without a trace, the one not used for longest.
     Unit* victim = nullptr;
@@ -145,10 +144,9 @@ bool Residency::make_room(int64_t elements, Unit* const* keep, size_t keep_count
         victim_distance = distance;
       }
     }
-    if (!victim) return false;
+    if (!victim) return;
     release(victim);
   }
-  return true;
 }
 
 void Residency::release(Unit* unit) {

@@ -65,7 +65,7 @@ class Residency final : public Gatherer {
   void compare_ranks(const Unit* unit);
   void record(Unit* unit);
   void prefetch();
-  bool make_room(int64_t elements, Unit* const* keep, size_t keep_count);
+  void make_room(int64_t elements, Unit* const* keep, size_t keep_count);
   void drop_far_uses(Unit* const* keep, size_t keep_count);
   int64_t distance_to_next_use(const Unit* unit) const;
 

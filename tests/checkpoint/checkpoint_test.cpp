@@ -177,7 +177,7 @@ TEST(Checkpoint, FailedSaveLeavesTheOldOneAndNothingElse) {
     ranks.engine->save_checkpoint(directory, "good");
     const auto [usage_code, usage_text] = error_of([&] { ranks.engine->save_checkpoint("", "x"); });
     EXPECT_NE(usage_text.find("empty directory"), std::string::npos);
-    // A file in the place of rank 1's file makes that rank's write fail.
+    // A file where a folder has to be makes the save fail, on all ranks.
     if (communicator->rank() == 0) {
       std::ofstream(directory + "/file") << "x";
     }

@@ -90,16 +90,17 @@ TEST(SharedMemory, OrderOfWaitsMayDiffer) {
   });
 }
 
+// More than the shared-memory back end describes at a time.
 TEST(Communicator, ManyCallsInFlightKeepTheirOrder) {
   run_ranks_as_threads(2, [&](std::shared_ptr<Communicator> c) {
     auto other = c->duplicate("second");
     std::vector<at::Tensor> tensors;
     std::vector<std::unique_ptr<PendingCollective>> pending;
-    for (int i = 0; i < 50; ++i) {
+    for (int i = 0; i < 300; ++i) {
       tensors.push_back(at::full({100 + i}, static_cast<double>(i), at::kFloat));
       pending.push_back((i % 2 ? c : other)->all_reduce(tensors.back(), ReduceOp::kSum, "call " + std::to_string(i)));
     }
-    for (int i = 49; i >= 0; --i) {
+    for (int i = 299; i >= 0; --i) {
       pending[static_cast<size_t>(i)]->wait();
       EXPECT_EQ(tensors[static_cast<size_t>(i)][0].item<float>(), 2.0f * static_cast<float>(i));
     }
@@ -121,7 +122,10 @@ TEST(Communicator, GroupsOfOneNameAreApart) {
 }
 
 // A rank that never comes: the others end at the deadline with an error that says what, who and where.
-TEST(Communicator, MissingRankIsANamedErrorNotAHang) {
+class Failures : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, Failures, ::testing::Values("gloo", "shm"));
+
+TEST_P(Failures, MissingRankIsANamedErrorNotAHang) {
   std::string message;
   ErrorCode code{};
   try {
@@ -134,7 +138,7 @@ TEST(Communicator, MissingRankIsANamedErrorNotAHang) {
                            auto tensor = at::zeros({4}, at::kFloat);
                            c->all_reduce(tensor, ReduceOp::kSum, "lonely")->wait();
                          },
-                         {.timeout = std::chrono::milliseconds(300)});
+                         {.backend = GetParam(), .timeout = std::chrono::milliseconds(300)});
   } catch (const Error& error) {
     message = error.what();
     code = error.code();
@@ -145,7 +149,7 @@ TEST(Communicator, MissingRankIsANamedErrorNotAHang) {
   EXPECT_NE(message.find("group 'world'"), std::string::npos) << message;
 }
 
-TEST(Communicator, LeavingRankIsNoticedAtOnce) {
+TEST_P(Failures, LeavingRankIsNoticedAtOnce) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_THROW(run_ranks_as_threads(2,
                                     [&](std::shared_ptr<Communicator> c) {
@@ -153,7 +157,7 @@ TEST(Communicator, LeavingRankIsNoticedAtOnce) {
                                       auto tensor = at::zeros({4}, at::kFloat);
                                       c->all_reduce(tensor, ReduceOp::kSum, "left alone")->wait();
                                     },
-                                    {.timeout = std::chrono::seconds(60)}),
+                                    {.backend = GetParam(), .timeout = std::chrono::seconds(60)}),
                std::exception);
   // Far below the deadline: the closed connection is the signal.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));

@@ -7,33 +7,10 @@
 #include "deepspeed/engine.h"
 #include "deepspeed/models.h"
 #include "deepspeed/safetensors.h"
+#include "parameter_groups.h"
 
 namespace deepspeed::conformance {
 namespace {
-
-std::vector<ParameterGroup> groups_of(const Json& settings) {
-  std::vector<ParameterGroup> groups;
-  if (!settings.contains("parameter_groups")) return groups;
-  for (const auto& rule : settings["parameter_groups"]) {
-    ParameterGroup group;
-    group.match = rule.at("match");
-    for (const auto& [key, value] : rule.items()) {
-      if (key == "match") continue;
-      if (key == "lr")
-        group.lr = value.get<double>();
-      else if (key == "weight_decay")
-        group.weight_decay = value.get<double>();
-      else if (key == "eps")
-        group.eps = value.get<double>();
-      else if (key == "betas")
-        group.betas = std::make_pair(value[0].get<double>(), value[1].get<double>());
-      else
-        throw std::runtime_error("parameter_groups: unknown option " + key);
-    }
-    groups.push_back(std::move(group));
-  }
-  return groups;
-}
 
 // What one rank saw.
 struct RankLog {
@@ -73,7 +50,7 @@ TrainResult run_training(const std::filesystem::path& root, const std::filesyste
   const auto tokens = load_safetensors((directory / "tokens.safetensors").string()).at("tokens");
   EngineOptions options;
   options.config_json = read_text(directory / "ds_config.json");
-  options.groups = groups_of(settings);
+  if (settings.contains("parameter_groups")) options.groups = parse_groups(settings["parameter_groups"]);
   options.device = "cpu";
   std::vector<RankLog> logs(static_cast<size_t>(world));
   TrainResult result;

@@ -10,39 +10,20 @@
 
 #include "deepspeed/error.h"
 #include "deepspeed/safetensors.h"
+#include "parameter_groups.h"
 
 namespace deepspeed::train {
 
 std::vector<ParameterGroup> read_groups(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw Error(ErrorCode::kUsage, "ds_train", "--parameter_groups " + path + ": cannot be read");
-  std::vector<ParameterGroup> groups;
+  const auto list = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (list.is_discarded()) throw Error(ErrorCode::kUsage, "ds_train", "--parameter_groups " + path + ": not JSON");
   try {
-    const auto list = nlohmann::json::parse(file);
-    if (!list.is_array()) throw Error(ErrorCode::kUsage, "ds_train", "--parameter_groups " + path + ": allowed a list of objects");
-    for (const auto& item : list) {
-      ParameterGroup group;
-      for (const auto& [key, value] : item.items()) {
-        if (key == "match")
-          group.match = value.get<std::string>();
-        else if (key == "lr")
-          group.lr = value.get<double>();
-        else if (key == "weight_decay")
-          group.weight_decay = value.get<double>();
-        else if (key == "eps")
-          group.eps = value.get<double>();
-        else if (key == "betas")
-          group.betas = std::make_pair(value.at(0).get<double>(), value.at(1).get<double>());
-        else
-          throw Error(ErrorCode::kUsage, "ds_train",
-                      "--parameter_groups: got the key \"" + key + "\", allowed match, lr, weight_decay, eps, betas");
-      }
-      groups.push_back(std::move(group));
-    }
-  } catch (const nlohmann::json::exception& error) {
+    return parse_groups(list);
+  } catch (const Error& error) {
     throw Error(ErrorCode::kUsage, "ds_train", "--parameter_groups " + path + ": " + error.what());
   }
-  return groups;
 }
 
 void make_folder_of(const std::string& path) {
