@@ -92,13 +92,33 @@ c10::intrusive_ptr<c10d::Store> join_store(const RankInfo& info, std::chrono::mi
   }
 }
 
+// A call of the store while the ranks meet. Its own failures (a peer that never writes, a host that is gone) come as C++ stacks.
+template <typename Call>
+auto meeting(const std::string& key, int rank, int size, std::chrono::milliseconds timeout, const Call& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    const std::string cause = error.what();
+    throw Error(ErrorCode::kCommTimeout, "comm",
+                base::str("joining the job: ", cause.substr(0, cause.find('\n')), " (rank ", rank, " of ", size, ", key ", key, ", limit ",
+                          timeout.count(), " ms); did every rank start, and is rank 0 still there?"));
+  }
+}
+
 // The store as the shared-memory domain needs it.
-comm::ShmDomain::Store text_store(const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds timeout) {
-  return {[store](const std::string& key, const std::string& value) { store->set(key, std::vector<uint8_t>(value.begin(), value.end())); },
-          [store, timeout](const std::string& key) {
-            store->wait({key}, timeout);
-            const auto bytes = store->get(key);
-            return std::string(bytes.begin(), bytes.end());
+comm::ShmDomain::Store text_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout) {
+  return {[=](const std::string& key, const std::string& value) {
+            meeting(key, rank, size, timeout, [&] {
+              store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
+              return 0;
+            });
+          },
+          [=](const std::string& key) {
+            return meeting(key, rank, size, timeout, [&] {
+              store->wait({key}, timeout);
+              const auto bytes = store->get(key);
+              return std::string(bytes.begin(), bytes.end());
+            });
           }};
 }
 
@@ -116,7 +136,7 @@ std::string backend_of(const CommOptions& options) {
 std::shared_ptr<Communicator> join_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                  std::chrono::milliseconds timeout, bool required) {
   try {
-    auto domain = std::make_shared<comm::ShmDomain>(text_store(store, timeout), "shm", rank, size, timeout);
+    auto domain = std::make_shared<comm::ShmDomain>(text_store(store, rank, size, timeout), "shm", rank, size, timeout);
     return std::make_shared<comm::ShmCommunicator>("world", std::move(domain), timeout);
   } catch (const Error& error) {
     if (required || error.code() != ErrorCode::kEnvironment) throw;

@@ -129,6 +129,7 @@ void ShmDomain::meet(const Store& store, const std::string& key) {
     rank_slot(rank_).probe_address = reinterpret_cast<uint64_t>(&probe_);
     rank_slot(rank_).pid = ::getpid();
   } catch (const Error& error) {
+    if (error.code() != ErrorCode::kEnvironment) throw;  // a peer that is not there is no reason to talk to it in another way
     outcome = error.what();
   }
   // Through the store, as a rank without the segment could not tell its peers there: all go on, or none.
