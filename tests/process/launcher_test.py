@@ -38,8 +38,6 @@ def run(*arguments, env=None, **options):
 
 
 def start(*arguments, **options):
-    # Under nohup SIGHUP is ignored, and children inherit that.
-    options.setdefault("preexec_fn", lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
     return subprocess.Popen([str(DEEPSPEED), *map(str, arguments)], env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             text=True, stdin=subprocess.DEVNULL, **options)
 
