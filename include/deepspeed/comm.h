@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,6 +39,16 @@ class PendingCollective {
   virtual void wait() = 0;  // returns when the result is in place; throws Error E2000-E2003
 };
 
+// Memory that all ranks of a group map, each at an address of its own. Zero at first. Lives as long as any rank holds it; has no name anywhere.
+class SharedMemory {
+ public:
+  virtual ~SharedMemory() = default;
+  virtual std::byte* data() const = 0;
+  virtual size_t bytes() const = 0;
+  // From now on this rank's writes are its own. Addresses and contents stay; pages are copied when they are written.
+  virtual void make_private() = 0;
+};
+
 enum class ReduceOp { kSum, kMax };
 
 // A group of ranks. All ranks of the group must call the same operations in the same order. Tensors must be contiguous, on the group's
@@ -67,6 +78,10 @@ class Communicator {
   virtual std::unique_ptr<PendingCollective> send(at::Tensor tensor, int to, const std::string& tag) = 0;
   virtual std::unique_ptr<PendingCollective> receive(at::Tensor tensor, int from, const std::string& tag) = 0;
   virtual void barrier(const std::string& tag) = 0;
+
+  // Memory that all ranks of the group see; writes need a collective between them and the peers' reads. nullptr on all ranks where they cannot
+  // share (other back ends than shm, or the system refuses). Collective.
+  virtual std::shared_ptr<SharedMemory> share_memory(std::size_t bytes, const std::string& tag);
 
   // Another group of the same ranks with its own ordering, so that its operations may interleave with this one's.
   virtual std::shared_ptr<Communicator> duplicate(const std::string& name) = 0;

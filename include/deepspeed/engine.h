@@ -7,7 +7,8 @@
 //
 // In stage 3 parameters hold no data between uses; every operator that touches one gathers it first (src/zero/interception.h). That works on
 // the thread that called initialize() and inside forward(); other threads wrap their use in engine->scope(). When the engine ends, parameters that
-// are cut into shards stay without data: take what is needed with full_parameters() or save_checkpoint() before.
+// are cut into shards stay without data: take what is needed with full_parameters() or save_checkpoint() before. Ranks of one host hold one
+// copy together instead (EngineOptions::share_memory): always whole, and at the engine's end each rank's view becomes its own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -49,6 +50,9 @@ struct EngineOptions {
   std::vector<ParameterGroup> groups;          // empty: one group of all trainable parameters
   std::shared_ptr<Communicator> communicator;  // empty: init_distributed()
   std::string device = "auto";                 // auto, cpu, cuda, cuda:N
+  // Stages 1 to 3, CPU ranks of one host on the shm back end: one copy of the parameters for all of them. Writes to a parameter outside the optimizer
+  // then belong inside gathered_parameters(). false: every rank has its own (stage 3: gathers it). No effect elsewhere.
+  bool share_memory = true;
 };
 
 struct LoadedCheckpoint {

@@ -81,15 +81,20 @@ at::DataPtr pooled_bytes(size_t bytes, c10::Device device) {
   return at::DataPtr(data, new Loan{data, rounded}, &end_loan, device);
 }
 
-at::Tensor pooled_empty(int64_t elements, at::ScalarType type, c10::Device device) {
+at::Tensor tensor_over(at::DataPtr data, int64_t elements, at::ScalarType type) {
+  const c10::Device device = data.device();
   const size_t bytes = static_cast<size_t>(elements) * c10::elementSize(type);
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, pooled_bytes(bytes, device),
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, std::move(data),
                                                        c10::GetAllocator(device.type()), /*resizable=*/false);
   const auto key = c10::computeDispatchKey(type, c10::kStrided, device);
   auto tensor =
       at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(type));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous({elements});
   return tensor;
+}
+
+at::Tensor pooled_empty(int64_t elements, at::ScalarType type, c10::Device device) {
+  return tensor_over(pooled_bytes(static_cast<size_t>(elements) * c10::elementSize(type), device), elements, type);
 }
 
 }  // namespace deepspeed::accel

@@ -16,4 +16,7 @@ at::DataPtr pooled_bytes(size_t bytes, c10::Device device);
 // A flat tensor in such memory; it goes back when the last reference is gone.
 at::Tensor pooled_empty(int64_t elements, at::ScalarType type, c10::Device device);
 
+// A flat tensor over memory that somebody else made; `data` owns it.
+at::Tensor tensor_over(at::DataPtr data, int64_t elements, at::ScalarType type);
+
 }  // namespace deepspeed::accel

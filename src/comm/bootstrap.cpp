@@ -147,6 +147,8 @@ std::shared_ptr<Communicator> join_shared_memory(const c10::intrusive_ptr<c10d::
 
 }  // namespace
 
+std::shared_ptr<SharedMemory> Communicator::share_memory(size_t, const std::string&) { return nullptr; }
+
 std::shared_ptr<Communicator> init_distributed(const CommOptions& options) {
   return init_distributed(rank_info_from_environment(), options);
 }

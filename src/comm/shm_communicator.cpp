@@ -1,15 +1,19 @@
 #include "comm/shm_communicator.h"
 
 #include <ATen/core/Tensor.h>
+#include <fcntl.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 
 #include "accel/pool.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "comm/data_type.h"
+#include "comm/shm_region.h"
 #include "deepspeed/error.h"
 #include "kernels/cast.h"
 #include "kernels/reduce.h"
@@ -114,10 +118,12 @@ std::unique_ptr<PendingCollective> ShmCommunicator::post(const char* operation, 
   descriptor.bytes = bytes;
   std::snprintf(descriptor.what, sizeof descriptor.what, "%s", what.c_str());
   if (bytes <= kInlineBytes) {
-    descriptor.address = 0;
+    descriptor.region = kInline;
     if (bytes > 0) std::memcpy(descriptor.data, data, bytes);
   } else {
-    descriptor.address = reinterpret_cast<uint64_t>(data);
+    const auto [region, offset] = domain_->find_region(data, bytes);
+    descriptor.region = region;
+    descriptor.address = region == kOwnMemory ? reinterpret_cast<uint64_t>(data) : offset;
   }
   queue_.push_back({number, what, std::move(take)});
   mine.posted.store(number, std::memory_order_release);
@@ -130,12 +136,23 @@ const Descriptor& ShmCommunicator::peer_descriptor(int rank, uint64_t number) co
   return domain_->slot(group_, rank).ring[number % kRing];
 }
 
+const std::byte* ShmCommunicator::peer_data(int rank, uint64_t number) const {
+  const Descriptor& descriptor = peer_descriptor(rank, number);
+  if (descriptor.region == kInline) return descriptor.data;
+  if (descriptor.region != kOwnMemory) {
+    const std::byte* data = domain_->region_data(descriptor.region, descriptor.address);
+    DS_CHECK(data != nullptr, "region ", descriptor.region, " of ", descriptor.what);
+    return data;
+  }
+  return domain_->same_process(rank) ? reinterpret_cast<const std::byte*>(descriptor.address) : nullptr;
+}
+
 void ShmCommunicator::read_peer(int rank, uint64_t number, void* out, size_t offset, size_t bytes) const {
   const Descriptor& descriptor = peer_descriptor(rank, number);
   DS_CHECK(offset + bytes <= descriptor.bytes, offset, " + ", bytes, " of ", descriptor.bytes);
   if (bytes == 0) return;
-  if (descriptor.address == 0) {
-    std::memcpy(out, descriptor.data + offset, bytes);
+  if (const std::byte* data = peer_data(rank, number)) {
+    if (data + offset != out) std::memcpy(out, data + offset, bytes);
   } else {
     domain_->read(rank, out, descriptor.address + offset, bytes, peer_descriptor(this->rank(), number).what, name_);
   }
@@ -254,21 +271,31 @@ std::unique_ptr<PendingCollective> ShmCommunicator::reduce_scatter(at::Tensor ou
     const DataType type = data_type_of(input.scalar_type());
     const size_t width = kernels::bytes_of(type);
     const auto elements = static_cast<size_t>(output.numel());
-    const size_t piece = std::min(kPieceBytes / width, elements);
-    scratch_.resize(piece * width * static_cast<size_t>(size()));
+    const size_t first = static_cast<size_t>(rank()) * elements * width;
+    // Slices that can be read in place are; those of other processes' own memory come in pieces through a scratch in the cache.
+    std::vector<const std::byte*> slices(static_cast<size_t>(size()));
+    bool all_in_place = true;
+    for (int peer = 0; peer < size(); ++peer) {
+      const std::byte* data = peer == rank() ? static_cast<const std::byte*>(input.const_data_ptr()) : peer_data(peer, number);
+      slices[static_cast<size_t>(peer)] = data ? data + first : nullptr;
+      all_in_place = all_in_place && data;
+    }
+    const size_t piece = all_in_place ? elements : std::min(kPieceBytes / width, elements);
+    if (!all_in_place) scratch_.resize(piece * width * static_cast<size_t>(size()));
+    std::vector<const void*> sources(slices.size());
     auto* out = output.mutable_data_ptr<float>();
     for (size_t begin = 0; begin < elements; begin += piece) {
       const size_t count = std::min(piece, elements - begin);
-      const size_t offset = (static_cast<size_t>(rank()) * elements + begin) * width;
-      for (int peer = 0; peer < size(); ++peer) {
-        std::byte* target = scratch_.data() + static_cast<size_t>(peer) * piece * width;
-        if (peer == rank()) {
-          std::memcpy(target, static_cast<const std::byte*>(input.const_data_ptr()) + offset, count * width);
-        } else {
-          read_peer(peer, number, target, offset, count * width);
+      for (size_t peer = 0; peer < slices.size(); ++peer) {
+        if (slices[peer]) {
+          sources[peer] = slices[peer] + begin * width;
+          continue;
         }
+        std::byte* target = scratch_.data() + peer * piece * width;
+        read_peer(static_cast<int>(peer), number, target, first + begin * width, count * width);
+        sources[peer] = target;
       }
-      kernels::sum_slices(out + begin, scratch_.data(), type, static_cast<size_t>(size()), piece, count, accumulate);
+      kernels::sum_slices(out + begin, sources.data(), type, sources.size(), count, accumulate);
     }
   };
   return post("reduce_scatter", tag, input.const_data_ptr(), bytes_of(input), take, {output, input});
@@ -282,6 +309,41 @@ std::unique_ptr<PendingCollective> ShmCommunicator::send(at::Tensor, int, const 
 std::unique_ptr<PendingCollective> ShmCommunicator::receive(at::Tensor, int, const std::string& tag) {
   throw Error(ErrorCode::kNotBuilt, "comm",
               base::str("receive '", tag, "': point to point between ranks of one host needs backend gloo (DS_COMM_BACKEND=gloo)"));
+}
+
+std::shared_ptr<SharedMemory> ShmCommunicator::share_memory(size_t bytes, const std::string& tag) {
+  const int64_t id = domain_->next_region();
+  if (bytes == 0) return nullptr;
+  const auto cpu = c10::Device(c10::DeviceType::CPU);
+  auto path = accel::pooled_empty(64, at::kByte, cpu);
+  auto failed = accel::pooled_empty(1, at::kInt, cpu);
+  auto* text = reinterpret_cast<char*>(path.mutable_data_ptr());
+  std::memset(text, 0, 64);
+  int fd = -1;
+  std::string cause;
+  try {
+    if (rank() == 0) {
+      fd = ShmRegion::create(bytes);
+      std::snprintf(text, 64, "%s", ShmRegion::path_of(fd).c_str());
+    }
+  } catch (const Error& error) {
+    cause = error.what();
+  }
+  broadcast(path, 0, base::str("place of ", tag))->wait();
+  std::shared_ptr<ShmRegion> region;
+  if (cause.empty()) {
+    try {
+      if (rank() != 0) fd = ::open(text, O_RDWR | O_CLOEXEC);
+      if (fd < 0) throw Error(ErrorCode::kEnvironment, "comm", base::str("shared memory: opening a segment: ", std::strerror(errno)));
+      region = std::make_shared<ShmRegion>(domain_, id, fd, bytes);
+    } catch (const Error& error) {
+      cause = error.what();
+    }
+  }
+  *failed.mutable_data_ptr<int32_t>() = cause.empty() ? 0 : 1;
+  all_reduce(failed, ReduceOp::kMax, base::str("who has ", tag))->wait();
+  if (!cause.empty()) base::log_warning(cause, "; ", tag, " are not shared between the ranks of this host");
+  return *failed.const_data_ptr<int32_t>() == 0 ? region : nullptr;
 }
 
 void ShmCommunicator::barrier(const std::string& tag) { post("barrier", tag, nullptr, 0, {}, {})->wait(); }

@@ -31,6 +31,7 @@ class ShmCommunicator final : public Communicator {
   std::unique_ptr<PendingCollective> send(at::Tensor tensor, int to, const std::string& tag) override;
   std::unique_ptr<PendingCollective> receive(at::Tensor tensor, int from, const std::string& tag) override;
   void barrier(const std::string& tag) override;
+  std::shared_ptr<SharedMemory> share_memory(size_t bytes, const std::string& tag) override;
   std::shared_ptr<Communicator> duplicate(const std::string& name) override;
 
   uint64_t call_hash() const override { return log_.hash(); }
@@ -49,6 +50,8 @@ class ShmCommunicator final : public Communicator {
   std::unique_ptr<PendingCollective> post(const char* operation, const std::string& tag, const void* data, size_t bytes,
                                           std::function<void()> take, std::vector<at::Tensor> keep_alive);
   const Descriptor& peer_descriptor(int rank, uint64_t number) const;
+  // Where a peer's data of a call can be read in place; nullptr: it has to be copied out of that process.
+  const std::byte* peer_data(int rank, uint64_t number) const;
   void read_peer(int rank, uint64_t number, void* out, size_t offset, size_t bytes) const;
   bool progress();
   void compare(const Call& call) const;

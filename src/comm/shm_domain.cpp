@@ -208,6 +208,33 @@ void ShmDomain::read(int peer, void* out, uint64_t address, size_t bytes, const 
   }
 }
 
+bool ShmDomain::same_process(int peer) const { return pids_[static_cast<size_t>(peer)] == ::getpid(); }
+
+void ShmDomain::add_region(int64_t id, std::byte* data, size_t bytes) {
+  std::lock_guard lock(regions_mutex_);
+  regions_[id] = {data, bytes};
+}
+
+void ShmDomain::remove_region(int64_t id) {
+  std::lock_guard lock(regions_mutex_);
+  regions_.erase(id);
+}
+
+std::pair<int64_t, size_t> ShmDomain::find_region(const void* data, size_t bytes) const {
+  const auto* begin = static_cast<const std::byte*>(data);
+  std::lock_guard lock(regions_mutex_);
+  for (const auto& [id, region] : regions_) {
+    if (begin >= region.data && begin + bytes <= region.data + region.bytes) return {id, static_cast<size_t>(begin - region.data)};
+  }
+  return {kOwnMemory, 0};
+}
+
+const std::byte* ShmDomain::region_data(int64_t id, size_t offset) const {
+  std::lock_guard lock(regions_mutex_);
+  const auto found = regions_.find(id);
+  return found == regions_.end() ? nullptr : found->second.data + offset;
+}
+
 void ShmDomain::notify() const {
   header_->events.fetch_add(1, std::memory_order_seq_cst);
   if (header_->sleepers.load(std::memory_order_seq_cst) > 0) futex_wake(&header_->events);

@@ -6,6 +6,8 @@
 //
 //   Header | ranks: pid, left, probe ... | group 0: rank 0 {posted, done, ring[kRing]}, rank 1 ... | group 1: ...
 //
+// Data inside a region that all ranks map is not copied at all: peers read it in place.
+//
 // `posted` counts the calls a rank has described, `done` those whose data it has taken from all peers. A buffer may be reused when every peer's
 // `done` has reached the call. Waiting spins for a moment, then sleeps on one futex word that every change wakes; it watches the deadline and,
 // by pidfd, whether a peer still lives.
@@ -16,8 +18,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace deepspeed::comm {
@@ -26,9 +31,13 @@ inline constexpr int kMaxGroups = 32;
 inline constexpr uint64_t kRing = 64;        // calls in flight per group
 inline constexpr size_t kInlineBytes = 256;  // data up to this size travels in the descriptor
 
+// Where a call's data lies: in the descriptor, in the caller's own memory, or (from 0) in a region that all ranks map.
+inline constexpr int64_t kInline = -2, kOwnMemory = -1;
+
 struct alignas(64) Descriptor {
   uint64_t hash = 0;     // of operation, tag and size: equal on all ranks
-  uint64_t address = 0;  // of the data in the owner's memory; 0: inline
+  uint64_t address = 0;  // of the data in the owner's memory, or its place in `region`
+  int64_t region = kOwnMemory;
   uint64_t bytes = 0;
   char what[112] = {};  // operation and tag, for messages
   std::byte data[kInlineBytes];
@@ -65,6 +74,18 @@ class ShmDomain {
   // out[bytes] = bytes of rank `peer`'s memory. Throws Error(kPeerDied) beginning with `what`.
   void read(int peer, void* out, uint64_t address, size_t bytes, const char* what, const std::string& group) const;
 
+  // Whether rank `peer` is a thread of this process, so that its addresses are this rank's too.
+  bool same_process(int peer) const;
+
+  // Regions that all ranks map (src/comm/shm_region.h), under ids that are the same on all ranks. Any thread.
+  int64_t next_region() { return regions_made_++; }
+  void add_region(int64_t id, std::byte* data, size_t bytes);
+  void remove_region(int64_t id);
+  // Which region holds data[bytes], and where in it: {kOwnMemory, 0} when none does.
+  std::pair<int64_t, size_t> find_region(const void* data, size_t bytes) const;
+  // This rank's address of a place in a region; nullptr when this rank has let go of it.
+  const std::byte* region_data(int64_t id, size_t offset) const;
+
   // Something in the segment changed: wakes the peers that sleep.
   void notify() const;
   // Calls `ready` until it returns true. Throws Error kPeerDied or kCommTimeout beginning with `what`; after such an error every later wait fails too.
@@ -97,6 +118,13 @@ class ShmDomain {
   bool broken_ = false;
   uint64_t probe_ = 0;  // what peers read to test that they can
   std::vector<std::pair<const void*, std::function<bool()>>> progress_;
+  struct Region {
+    std::byte* data;
+    size_t bytes;
+  };
+  mutable std::mutex regions_mutex_;  // tensors inside a region may end on any thread
+  std::map<int64_t, Region> regions_;
+  int64_t regions_made_ = 0;
 };
 
 }  // namespace deepspeed::comm

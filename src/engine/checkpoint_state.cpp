@@ -100,6 +100,8 @@ std::string save_engine(EngineImpl& engine, const std::string& directory, const 
 }
 
 LoadedCheckpoint load_engine(EngineImpl& engine, const std::string& directory, const std::string& tag) {
+  // Shards may lie where all ranks read them: nobody is still computing with the old values when the first is overwritten.
+  engine.communicator().barrier("before loading");
   checkpoint::Image image = image_of(engine);
   const auto loaded = checkpoint::load(engine.communicator(), directory, tag, image, engine.device_probe());
   restore_run(engine, loaded.run_json, loaded.path);

@@ -39,7 +39,8 @@ EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& optio
       communicator_(std::move(communicator)),
       device_(accel::choose_device(options.device, rank_info_from_environment().local_rank)),
       probe_(at::empty({0}, at::TensorOptions().device(device_))),
-      working_type_(config_.bf16.enabled ? at::kBFloat16 : at::kFloat) {
+      working_type_(config_.bf16.enabled ? at::kBFloat16 : at::kFloat),
+      share_memory_(options.share_memory) {
   at::NoGradGuard no_grad;
   zero::InterceptionOff off;
   if (tensors.parameters.empty())
@@ -73,6 +74,8 @@ EngineImpl::~EngineImpl() {
     zero::drop_interception();
     residency_.reset();
   }
+  // The ranks go their own ways from here: what one does to its module is no business of the others.
+  if (parameters_) parameters_->make_private();
 }
 
 void EngineImpl::make_groups(const EngineOptions& options, const tensor::ModuleTensors& tensors, std::vector<int>* group_of) {
@@ -128,18 +131,31 @@ void EngineImpl::make_units(const tensor::ModuleTensors& tensors, const std::vec
     }
     planned.push_back({name, tensor.sizes().vec(), tensor.numel(), tensor.requires_grad(), group_of[i]});
   }
-  std::vector<zero::Unit*> sharded;
-  for (const auto& plan : zero::plan_units(planned, policy_, config_.zero)) {
+  const auto plans = zero::plan_units(planned, policy_, config_.zero);
+  std::vector<tensor::UnitLayout> layouts;
+  size_t bytes = 0;
+  for (const auto& plan : plans) {
     std::vector<tensor::Slot> slots;
+    for (const size_t i : plan.members) slots.push_back({planned[i].name, planned[i].shape, planned[i].elements, 0});
+    layouts.emplace_back(std::move(slots), communicator_->size());
+    bytes += static_cast<size_t>(layouts.back().padded_elements()) * c10::elementSize(working_type_);
+  }
+  // Where a rank updates its own shard only, all ranks of one host can work on one copy.
+  if (share_memory_ && policy_.shard_optimizer && device_.is_cpu() && communicator_->size() > 1) {
+    parameters_ = communicator_->share_memory(bytes, "parameters");
+  }
+  std::vector<zero::Unit*> sharded;
+  size_t offset = 0;
+  for (size_t u = 0; u < plans.size(); ++u) {
+    const auto& plan = plans[u];
     std::vector<at::Tensor> members;
-    for (const size_t i : plan.members) {
-      slots.push_back({planned[i].name, planned[i].shape, planned[i].elements, 0});
-      members.push_back(tensors.parameters[i].tensor);
-    }
-    auto unit = std::make_unique<zero::Unit>(static_cast<int>(units_.size()), tensor::UnitLayout(std::move(slots), communicator_->size()),
-                                             std::move(members), working_type_, device_, communicator_->rank(), plan.trainable, plan.group,
-                                             plan.always_whole);
-    if (communicator_->size() > 1 && unit->elements() > 0) {
+    for (const size_t i : plan.members) members.push_back(tensors.parameters[i].tensor);
+    zero::SharedPlace place;
+    if (parameters_) place = {parameters_, offset};
+    offset += static_cast<size_t>(layouts[u].padded_elements()) * c10::elementSize(working_type_);
+    auto unit = std::make_unique<zero::Unit>(static_cast<int>(u), std::move(layouts[u]), std::move(members), working_type_, device_,
+                                             communicator_->rank(), plan.trainable, plan.group, plan.always_whole, std::move(place));
+    if (communicator_->size() > 1 && unit->elements() > 0 && !unit->shared()) {
       communicator_->broadcast(unit->flat(), 0, base::str("initial values of ", unit->label()))->wait();
     }
     unit->adopt_shard();
@@ -147,6 +163,7 @@ void EngineImpl::make_units(const tensor::ModuleTensors& tensors, const std::vec
     if (!unit->always_whole()) sharded.push_back(unit.get());
     units_.push_back(std::move(unit));
   }
+  if (parameters_) communicator_->barrier("initial values");
   if (sharded.empty()) return;
   residency_ = std::make_unique<zero::Residency>(sharded, gathers_, config_.zero);
 }
@@ -198,7 +215,22 @@ void EngineImpl::make_gradient_flow() {
   const double ranks = communicator_->size();
   options.scale_before = config_.prescale_gradients ? 1.0 / ranks : 1.0 / config_.gradient_predivide_factor;
   std::vector<zero::Unit*> trained;
-  for (const size_t index : trained_) trained.push_back(units_[index].get());
+  int64_t largest = 0;
+  for (const size_t index : trained_) {
+    trained.push_back(units_[index].get());
+    largest = std::max(largest, trained.back()->elements());
+  }
+  // Two under way hide a late rank; more only hold memory.
+  constexpr size_t kInFlight = 2;
+  options.in_flight = residency_ ? 0 : kInFlight;
+  const bool every_pass_reduces = policy_.shard_gradients || !accumulates;
+  if (parameters_ && every_pass_reduces && options.wire_type == options.buffer_type) {
+    // Those under way, the one that fills, and one whose gradients come early and late (a tied embedding).
+    constexpr size_t kSlots = kInFlight + 2;
+    const size_t bytes = static_cast<size_t>(largest) * c10::elementSize(options.buffer_type);
+    const auto memory = communicator_->share_memory(static_cast<size_t>(communicator_->size()) * kSlots * bytes, "gradients");
+    if (memory) options.slots = std::make_shared<zero::GradientSlots>(memory, communicator_->rank(), kSlots, bytes);
+  }
   gradients_ = std::make_unique<zero::GradientFlow>(std::move(trained), communicator_, options);
   gradients_->on_unit_complete([this](zero::Unit* unit) {
     // The step will change these values, so the gathered ones are of no further use. Within accumulation they stay valid.
@@ -212,7 +244,7 @@ MemoryPlan EngineImpl::memory_plan() const {
   int64_t sharded_elements = 0, trained_elements = 0, largest_unit = 0;
   for (const auto& unit : units_) {
     plan.parameters += unit->layout().elements();
-    plan.parameter_bytes += (unit->always_whole() ? unit->elements() : unit->layout().shard_elements()) * width;
+    plan.parameter_bytes += (unit->always_whole() && !unit->shared() ? unit->elements() : unit->layout().shard_elements()) * width;
     if (!unit->always_whole()) sharded_elements += unit->elements();
     if (!unit->trainable()) continue;
     plan.trainable += unit->layout().elements();
@@ -222,11 +254,13 @@ MemoryPlan EngineImpl::memory_plan() const {
     trained_elements += unit->elements();
     largest_unit = std::max(largest_unit, unit->elements());
   }
-  // Beside the reduced sums: buffers of units whose reduction is not done. Overlapped reductions may all be under way at the end of backward, and
-  // stages 0 and 1 keep every buffer through the accumulation.
-  const bool all_at_once = gradient_options_.overlap || (!policy_.shard_gradients && config_.gradient_accumulation_steps > 1);
-  plan.gradient_bytes +=
-      (all_at_once ? trained_elements : largest_unit) * static_cast<int64_t>(c10::elementSize(gradient_options_.buffer_type));
+  // Beside the reduced sums: buffers of units whose reduction is not done. Unbounded overlapped reductions may all be under way at the end of
+  // backward, and stages 0 and 1 keep every buffer through the accumulation.
+  const bool unbounded = gradient_options_.overlap && gradient_options_.in_flight == 0;
+  const bool all_at_once = unbounded || (!policy_.shard_gradients && config_.gradient_accumulation_steps > 1);
+  const int64_t buffers = gradient_options_.overlap ? static_cast<int64_t>(gradient_options_.in_flight) + 1 : 1;
+  plan.gradient_bytes += (all_at_once ? trained_elements : std::min(trained_elements, buffers * largest_unit)) *
+                         static_cast<int64_t>(c10::elementSize(gradient_options_.buffer_type));
   plan.gathered_bytes = std::min(sharded_elements, config_.zero.max_live_parameters) * width;
   plan.units = static_cast<int64_t>(units_.size());
   return plan;
@@ -238,7 +272,8 @@ std::string EngineImpl::describe() const {
                    communicator_->size() == 1 ? " rank (" : " ranks (", communicator_->backend(), "), ",
                    base::human_count(static_cast<double>(plan.parameters)), " parameters (",
                    base::human_count(static_cast<double>(plan.trainable)), " trained) in ", plan.units, " units on ", device_.str(),
-                   "; per rank: parameters ", base::human_bytes(static_cast<double>(plan.parameter_bytes)), ", gathered at most ",
+                   "; per rank: parameters ", base::human_bytes(static_cast<double>(plan.parameter_bytes)),
+                   parameters_ ? " (its part of one copy for all ranks)" : "", ", gathered at most ",
                    base::human_bytes(static_cast<double>(plan.gathered_bytes)), ", gradients at most ",
                    base::human_bytes(static_cast<double>(plan.gradient_bytes)), ", optimizer ",
                    base::human_bytes(static_cast<double>(plan.optimizer_bytes)));

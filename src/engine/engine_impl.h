@@ -95,6 +95,8 @@ class EngineImpl {
   c10::Device device_;
   at::Tensor probe_;
   at::ScalarType working_type_;
+  bool share_memory_;
+  std::shared_ptr<SharedMemory> parameters_;  // one copy of all units for the ranks of this host, where they can share; else empty
 
   std::vector<std::unique_ptr<zero::Unit>> units_;
   std::vector<size_t> trained_;  // indices of trainable units

@@ -52,10 +52,11 @@ void EngineImpl::publish_loaded_state() {
       if (working_type_ != at::kFloat) (whole_state ? unit->flat() : unit->shard()).copy_(masters_[t]);
       ++t;
     }
-    if (unit->always_whole() && communicator_->size() > 1 && unit->elements() > 0) {
+    if (unit->always_whole() && !unit->shared() && communicator_->size() > 1 && unit->elements() > 0) {
       communicator_->all_gather(unit->flat(), unit->shard(), base::str("loaded values of ", unit->label()))->wait();
     }
   }
+  if (parameters_) communicator_->barrier("loaded values");
   gradients_->clear();
   backward_done_ = false;
 }
@@ -115,9 +116,12 @@ std::shared_ptr<void> EngineImpl::gathered_parameters(const std::vector<at::Tens
   auto result = std::make_shared<GatheredUnits>();
   for (const auto& unit : units_) {
     if (!chosen[static_cast<size_t>(unit->id())]) continue;
+    // Every rank may write inside: each gets a copy of its own for that time.
+    if (unit->shared()) unit->isolate();
     if (!unit->always_whole()) residency_->pin(unit.get());
     result->units.push_back(unit.get());
   }
+  if (parameters_) communicator_->barrier("gathered values");  // before anyone writes, all have their copies
   result->end = [this, modifier_rank](const std::vector<zero::Unit*>& units) {
     at::NoGradGuard no_grad;
     zero::InterceptionOff off;
@@ -134,6 +138,10 @@ std::shared_ptr<void> EngineImpl::gathered_parameters(const std::vector<at::Tens
         residency_->unpin(unit);
         residency_->release(unit);
       }
+    }
+    if (parameters_) {
+      communicator_->barrier("modified values");
+      for (zero::Unit* unit : units) unit->rejoin();
     }
   };
   return result;

@@ -156,6 +156,11 @@ void EngineImpl::optimizer_step() {
 
 void EngineImpl::publish_parameters() {
   if (!policy_.shard_optimizer || communicator_->size() == 1) return;
+  if (parameters_) {
+    // Every rank has written its shards where all see them; nobody reads before all have.
+    communicator_->barrier("new values");
+    return;
+  }
   std::vector<std::unique_ptr<PendingCollective>> pending;
   for (const size_t index : trained_) {
     const zero::Unit& unit = *units_[index];

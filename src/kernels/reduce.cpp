@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/cast.h"
 #include "kernels/simd.h"
@@ -41,36 +42,41 @@ DS_SIMD double block_squares(const float* __restrict in, size_t n) {
 
 }  // namespace
 
-void sum_slices(float* out, const void* in, DataType type, size_t slices, size_t stride, size_t n, bool accumulate) {
-  const auto* bytes = static_cast<const std::byte*>(in);
+void sum_slices(float* out, const void* const* in, DataType type, size_t slices, size_t n, bool accumulate) {
   const size_t width = bytes_of(type);
   std::array<float, kBlock> widened;
   for (size_t begin = 0; begin < n; begin += kBlock) {
     const size_t count = std::min(kBlock, n - begin);
+    const auto source = [&](size_t s) { return static_cast<const std::byte*>(in[s]) + begin * width; };
+    const auto floats = [&](size_t s) { return reinterpret_cast<const float*>(source(s)); };
     float* target = out + begin;
     size_t first = 0;
     if (!accumulate) {
       if (slices >= 2 && type == DataType::kFloat32) {
-        const auto* values = reinterpret_cast<const float*>(in);
-        add_two(target, values + begin, values + stride + begin, count);
+        add_two(target, floats(0), floats(1), count);
         first = 2;
       } else if (slices >= 1) {
-        cast_to_float(target, bytes + begin * width, type, count);
+        cast_to_float(target, source(0), type, count);
         first = 1;
       } else {
         std::fill_n(target, count, 0.0f);
       }
     }
     for (size_t s = first; s < slices; ++s) {
-      const std::byte* source = bytes + (s * stride + begin) * width;
       if (type == DataType::kFloat32) {
-        add_block(target, reinterpret_cast<const float*>(source), count);
+        add_block(target, floats(s), count);
       } else {
-        cast_to_float(widened.data(), source, type, count);
+        cast_to_float(widened.data(), source(s), type, count);
         add_block(target, widened.data(), count);
       }
     }
   }
+}
+
+void sum_slices(float* out, const void* in, DataType type, size_t slices, size_t stride, size_t n, bool accumulate) {
+  std::vector<const void*> runs;
+  for (size_t s = 0; s < slices; ++s) runs.push_back(static_cast<const std::byte*>(in) + s * stride * bytes_of(type));
+  sum_slices(out, runs.data(), type, slices, n, accumulate);
 }
 
 SquareSum square_sum(const float* in, size_t n) {

@@ -10,6 +10,8 @@ namespace deepspeed::kernels {
 // out[i] = (accumulate ? out[i] : 0) + sum over s of in[s * stride + i], in the order of s and in fp32; `in` holds `slices` runs of `n`
 // elements of `type`, `stride` elements apart. One pass over the inputs.
 void sum_slices(float* out, const void* in, DataType type, size_t slices, size_t stride, size_t n, bool accumulate);
+// The same over runs that lie anywhere: in[s][i].
+void sum_slices(float* out, const void* const* in, DataType type, size_t slices, size_t n, bool accumulate);
 
 struct SquareSum {
   double sum = 0;      // of squares; meaningless when !finite

@@ -68,7 +68,7 @@ GradientFlow::~GradientFlow() {
 void GradientFlow::begin(bool boundary) {
   active_ = true;
   boundary_ = boundary;
-  next_ = 0;
+  next_ = finished_ = 0;
   for (const auto& state : states_) {
     state->arrived.assign(state->arrived.size(), false);
     state->missing = state->arrived.size();
@@ -77,7 +77,8 @@ void GradientFlow::begin(bool boundary) {
 }
 
 void GradientFlow::make_buffer(UnitState& state) {
-  state.buffer = accel::pooled_empty(state.unit->elements(), options_.buffer_type, state.unit->device());
+  if (options_.slots) state.buffer = options_.slots->take(state.unit->elements(), options_.buffer_type);
+  if (!state.buffer.defined()) state.buffer = accel::pooled_empty(state.unit->elements(), options_.buffer_type, state.unit->device());
   for (const auto& gap : state.unit->layout().gaps()) state.buffer.narrow(0, gap.begin, gap.size()).zero_();
 }
 
@@ -130,6 +131,8 @@ void GradientFlow::advance() {
   while (next_ < states_.size()) {
     UnitState& state = *states_[states_.size() - 1 - next_];
     if (state.missing != 0) return;
+    // Counted in the fixed order, so that all ranks wait at the same places.
+    if (options_.in_flight > 0 && next_ - finished_ >= options_.in_flight) finish_reduction(*states_[states_.size() - 1 - finished_++]);
     ++next_;
     state.started = true;
     start_reduction(state);
@@ -200,15 +203,12 @@ void GradientFlow::start_reduction(UnitState& state) {
     input = state.wire;
   }
   const std::string tag = base::str("gradients of ", state.unit->label());
-  const bool needs_whole = !options_.policy.shard_optimizer;
-  if (needs_whole || !options_.reduce_scatter) {
+  if (reduces_whole()) {
     // All-reduce in two halves, so that its bits are those of the sharded stages.
     const auto range = state.unit->layout().shard(communicator_->rank());
     const bool accumulate = state.whole.defined();
     if (!accumulate) state.whole = accel::pooled_empty(elements, at::kFloat, device);
-    auto own = state.whole.narrow(0, range.begin, range.size());
-    communicator_->reduce_scatter(own, input, tag, accumulate)->wait();
-    state.pending = communicator_->all_gather(state.whole, own, tag);
+    state.pending = communicator_->reduce_scatter(state.whole.narrow(0, range.begin, range.size()), input, tag, accumulate);
   } else {
     const bool accumulate = state.shard.defined();
     if (!accumulate) state.shard = accel::pooled_empty(state.unit->layout().shard_elements(), at::kFloat, device);
@@ -222,15 +222,18 @@ void GradientFlow::finish_reduction(UnitState& state) {
   const auto pending = std::move(state.pending);
   pending->wait();
   state.wire.reset();
-  if (state.whole.defined() && options_.policy.shard_optimizer) {
+  if (reduces_whole()) {
     const auto range = state.unit->layout().shard(communicator_->rank());
     const auto own = state.whole.narrow(0, range.begin, range.size());
-    if (state.shard.defined()) {
-      state.shard.add_(own);
-    } else {
-      state.shard = own.clone();
+    communicator_->all_gather(state.whole, own, base::str("gradients of ", state.unit->label()))->wait();
+    if (options_.policy.shard_optimizer) {
+      if (state.shard.defined()) {
+        state.shard.add_(own);
+      } else {
+        state.shard = own.clone();
+      }
+      state.whole.reset();
     }
-    state.whole.reset();
   }
   // Whole gradients do not outlive the reduction; the next micro batch starts a new buffer.
   state.buffer.reset();

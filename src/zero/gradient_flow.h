@@ -16,6 +16,7 @@
 
 #include "deepspeed/comm.h"
 #include "deepspeed/config.h"
+#include "zero/gradient_slots.h"
 #include "zero/policy.h"
 #include "zero/unit.h"
 
@@ -29,6 +30,10 @@ struct GradientOptions {
   bool reduce_scatter = true;  // false: all-reduce, then take the own part
   double scale_before = 1.0;   // factor applied to every gradient before the reduction
   bool ignore_unused = true;   // false: a parameter without a gradient is an error
+  // Reductions under way at most; the oldest is waited for when another begins, which bounds the buffers. 0: no bound, for ranks whose backward also
+  // waits for one another in gathers, where a rank that uses other parameters would wait for a reduction that its peer has not reached.
+  size_t in_flight = 0;
+  std::shared_ptr<GradientSlots> slots;  // where buffers lie while there is room; may be empty
 };
 
 // Owns the hooks and the gradient buffers. `units` (the trainable ones, in model order) must outlive it.
@@ -64,6 +69,8 @@ class GradientFlow {
   void make_buffer(UnitState& state);
   void advance();
   void reduce_latecomers();
+  // Every rank gets the whole sum: the optimizer needs it, or the configuration asks for an all-reduce.
+  bool reduces_whole() const { return !options_.policy.shard_optimizer || !options_.reduce_scatter; }
   void start_reduction(UnitState& state);
   void finish_reduction(UnitState& state);
   void fill_missing(UnitState& state);
@@ -74,7 +81,8 @@ class GradientFlow {
   std::function<void(Unit*)> complete_;
   bool active_ = false;  // between begin and end
   bool boundary_ = false;
-  size_t next_ = 0;  // reductions started in this pass
+  size_t next_ = 0;      // reductions started in this pass
+  size_t finished_ = 0;  // of these, waited for
 };
 
 }  // namespace deepspeed::zero

@@ -3,6 +3,8 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -54,6 +56,46 @@ TEST_P(Worlds, CollectivesGiveTheirContract) {
         EXPECT_GT(c->calls(), 0u);
       },
       options);
+}
+
+TEST(SharedMemory, IsOneForAllRanksUntilItIsMadePrivate) {
+  run_ranks_as_threads(3, [](std::shared_ptr<Communicator> communicator) {
+    const auto memory = communicator->share_memory(3 << 20, "numbers");
+    ASSERT_TRUE(memory);
+    EXPECT_EQ(memory->bytes(), size_t{3} << 20);
+    auto* numbers = reinterpret_cast<int*>(memory->data());
+    EXPECT_EQ(numbers[communicator->rank()], 0);
+    numbers[communicator->rank()] = 10 + communicator->rank();
+    communicator->barrier("written");
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(numbers[rank], 10 + rank);
+    communicator->barrier("read");
+    memory->make_private();
+    numbers[0] = 100 + communicator->rank();
+    communicator->barrier("written again");
+    EXPECT_EQ(numbers[0], 100 + communicator->rank());
+    EXPECT_EQ(numbers[2], 12);
+  });
+}
+
+// Inputs in a region are summed where they lie; the sum is the same as from memory of each rank's own.
+TEST(SharedMemory, InputsAreReducedInPlace) {
+  run_ranks_as_threads(3, [](std::shared_ptr<Communicator> communicator) {
+    constexpr int64_t kElements = 3 * 4096;
+    const auto memory = communicator->share_memory(3 * kElements * sizeof(float), "inputs");
+    ASSERT_TRUE(memory);
+    const auto own = at::arange(kElements, at::TensorOptions(at::kFloat)).mul(communicator->rank() + 1);
+    auto placed = at::from_blob(memory->data() + communicator->rank() * kElements * sizeof(float), {kElements});
+    placed.copy_(own);
+    auto expected = at::empty({kElements / 3}), got = at::empty({kElements / 3});
+    communicator->reduce_scatter(expected, own, "own")->wait();
+    communicator->reduce_scatter(got, placed, "placed")->wait();
+    EXPECT_TRUE(at::equal(got, expected));
+  });
+}
+
+TEST(SharedMemory, IsRefusedByOtherBackEnds) {
+  run_ranks_as_threads(2, [](std::shared_ptr<Communicator> communicator) { EXPECT_EQ(communicator->share_memory(64, "nothing"), nullptr); },
+                       {.backend = "gloo"});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Worlds, ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Values("gloo", "shm")));

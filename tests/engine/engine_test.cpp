@@ -64,47 +64,50 @@ Result engine_run(const RunSettings& settings) {
   const int accumulation = kChunks / settings.world;
   RunSettings adjusted = settings;
   adjusted.accumulation = accumulation;
-  run_ranks_as_threads(settings.world, [&](std::shared_ptr<Communicator> communicator) {
-    std::shared_ptr<OddNet> net;
-    {
-      static std::mutex construction;  // the global generator seeds the weights
-      std::lock_guard lock(construction);
-      net = std::make_shared<OddNet>();
-    }
-    EngineOptions options;
-    options.config_json = config_json(adjusted);
-    options.communicator = communicator;
-    options.device = "cpu";
-    auto engine = initialize(net, options);
-    std::vector<double> losses, norms;
-    for (int step = 0; step < kSteps; ++step) {
-      double loss_sum = 0;
-      for (int micro = 0; micro < accumulation; ++micro) {
-        auto loss = net->forward(rows(step, micro * settings.world + communicator->rank()));
-        loss_sum += loss.item<double>();
-        engine->backward(loss);
-        engine->step();
-      }
-      auto total = torch::full({1}, loss_sum, torch::kDouble);
-      communicator->all_reduce(total, ReduceOp::kSum, "loss")->wait();
-      losses.push_back(total.item<double>() / kChunks);
-      norms.push_back(engine->get_global_grad_norm().value());
-    }
-    auto weights = engine->full_parameters();
-    if (communicator->rank() == 0) {
-      std::lock_guard lock(mutex);
-      result = {losses, norms, weights};
-    }
-  });
+  run_ranks_as_threads(settings.world,
+                       [&](std::shared_ptr<Communicator> communicator) {
+                         std::shared_ptr<OddNet> net;
+                         {
+                           static std::mutex construction;  // the global generator seeds the weights
+                           std::lock_guard lock(construction);
+                           net = std::make_shared<OddNet>();
+                         }
+                         EngineOptions options;
+                         options.config_json = config_json(adjusted);
+                         options.communicator = communicator;
+                         options.device = "cpu";
+                         options.share_memory = settings.share_memory;
+                         auto engine = initialize(net, options);
+                         std::vector<double> losses, norms;
+                         for (int step = 0; step < kSteps; ++step) {
+                           double loss_sum = 0;
+                           for (int micro = 0; micro < accumulation; ++micro) {
+                             auto loss = net->forward(rows(step, micro * settings.world + communicator->rank()));
+                             loss_sum += loss.item<double>();
+                             engine->backward(loss);
+                             engine->step();
+                           }
+                           auto total = torch::full({1}, loss_sum, torch::kDouble);
+                           communicator->all_reduce(total, ReduceOp::kSum, "loss")->wait();
+                           losses.push_back(total.item<double>() / kChunks);
+                           norms.push_back(engine->get_global_grad_norm().value());
+                         }
+                         auto weights = engine->full_parameters();
+                         if (communicator->rank() == 0) {
+                           std::lock_guard lock(mutex);
+                           result = {losses, norms, weights};
+                         }
+                       },
+                       {.backend = settings.backend});
   return result;
 }
 
-class StagesAndWorlds : public ::testing::TestWithParam<std::tuple<int, int>> {};
+class StagesAndWorlds : public ::testing::TestWithParam<std::tuple<int, int, bool>> {};
 
 TEST_P(StagesAndWorlds, EqualThePlainLoop) {
   static const Result expected = plain_run();
-  const auto [stage, world] = GetParam();
-  const Result got = engine_run({.stage = stage, .world = world});
+  const auto [stage, world, share_memory] = GetParam();
+  const Result got = engine_run({.stage = stage, .world = world, .share_memory = share_memory});
   for (int step = 0; step < kSteps; ++step) {
     EXPECT_NEAR(got.losses[step], expected.losses[step], 2e-6) << "step " << step;
     EXPECT_NEAR(got.norms[step], expected.norms[step], 1e-5) << "step " << step;
@@ -117,7 +120,24 @@ TEST_P(StagesAndWorlds, EqualThePlainLoop) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StagesAndWorlds, ::testing::Combine(::testing::Values(0, 1, 2, 3), ::testing::Values(1, 2, 3, 4)));
+INSTANTIATE_TEST_SUITE_P(All, StagesAndWorlds,
+                         ::testing::Combine(::testing::Values(0, 1, 2, 3), ::testing::Values(1, 2, 3, 4), ::testing::Bool()));
+
+// One copy for all ranks, a copy each over shared memory, and Gloo: the arithmetic is the same to the last bit.
+TEST(Engine, SharingAndBackEndsChangeNoBit) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (int world = 1; world <= 4; ++world) {
+      SCOPED_TRACE("stage " + std::to_string(stage) + ", world " + std::to_string(world));
+      const Result gloo = engine_run({.stage = stage, .world = world, .backend = "gloo"});
+      for (const bool share_memory : {true, false}) {
+        const Result other = engine_run({.stage = stage, .world = world, .share_memory = share_memory});
+        EXPECT_EQ(other.losses, gloo.losses);
+        EXPECT_EQ(other.norms, gloo.norms);
+        for (const auto& [name, value] : gloo.weights) EXPECT_TRUE(torch::equal(value, other.weights.at(name))) << name;
+      }
+    }
+  }
+}
 
 // Gradients and losses have the same bits; norms are sums over differently cut units and may differ in the last bits of a double, weights
 // with them in the last bit of a float.
@@ -142,9 +162,11 @@ TEST(Engine, TuningKnobsChangeNoResult) {
                            ", \"reduce_scatter\": false", ", \"allgather_partitions\": false"}) {
     SCOPED_TRACE(knob);
     // Some change the units, some the order in which micro batches are added up: equal up to rounding.
-    const Result other = engine_run({.stage = 3, .world = 2, .zero_more = knob});
-    for (int step = 0; step < kSteps; ++step) EXPECT_NEAR(other.norms[step], base.norms[step], 1e-6);
-    for (const auto& [name, value] : base.weights) EXPECT_TRUE(torch::allclose(value, other.weights.at(name), 1e-5, 1e-7)) << name;
+    for (const bool share_memory : {true, false}) {
+      const Result other = engine_run({.stage = 3, .world = 2, .zero_more = knob, .share_memory = share_memory});
+      for (int step = 0; step < kSteps; ++step) EXPECT_NEAR(other.norms[step], base.norms[step], 1e-6);
+      for (const auto& [name, value] : base.weights) EXPECT_TRUE(torch::allclose(value, other.weights.at(name), 1e-5, 1e-7)) << name;
+    }
   }
 }
 
@@ -154,6 +176,7 @@ TEST(Engine, Stage3ReleasesParametersBetweenSteps) {
     EngineOptions options;
     options.config_json = config_json({.stage = 3});
     options.communicator = communicator;
+    options.share_memory = false;
     auto engine = initialize(net.ptr(), options);
     EXPECT_EQ(net->weight.storage().data(), nullptr);
     engine->backward(net(torch::ones({2, 64})).sum());
@@ -242,6 +265,7 @@ TEST(Engine, Stage3LimitsGovernGathering) {
       EngineOptions options;
       options.config_json = config_json({.stage = 3, .zero_more = limits});
       options.communicator = communicator;
+      options.share_memory = false;
       auto engine = initialize(net, options);
       for (int step = 0; step < 3; ++step) {
         engine->backward(net->forward(torch::ones({2, 32})).pow(2).mean());
@@ -275,6 +299,7 @@ TEST(Engine, DivergingRanksGetANamedError) {
                            EngineOptions options;
                            options.config_json = config_json({.stage = 3});
                            options.communicator = communicator;
+                           options.share_memory = false;
                            auto engine = initialize(net, options);
                            engine->backward((communicator->rank() == 0 ? first : second)(torch::ones({2, 32})).sum());
                          },
@@ -285,6 +310,44 @@ TEST(Engine, DivergingRanksGetANamedError) {
   }
   EXPECT_NE(message.find("0.weight"), std::string::npos) << message;
   EXPECT_NE(message.find("1.weight"), std::string::npos) << message;
+}
+
+// With one copy for all ranks nobody gathers: ranks may use different parts of the model in one step, as in stages 0 to 2.
+TEST(Engine, RanksThatShareMayUseDifferentParameters) {
+  run_ranks_as_threads(2, [&](std::shared_ptr<Communicator> communicator) {
+    torch::nn::Linear first(32, 32), second(32, 32);
+    torch::nn::Sequential net(first, second);
+    EngineOptions options;
+    options.config_json = config_json({.stage = 3});
+    options.communicator = communicator;
+    auto engine = initialize(net, options);
+    const auto before = engine->full_parameters(true);
+    engine->backward((communicator->rank() == 0 ? first : second)(torch::ones({2, 32})).sum());
+    engine->step();
+    for (const auto& [name, value] : engine->full_parameters(true)) EXPECT_FALSE(torch::equal(value, before.at(name))) << name;
+  });
+}
+
+// While the engine lives the ranks have one copy; after it each goes its own way.
+TEST(Engine, SharedParametersBecomePrivateWhenTheEngineEnds) {
+  run_ranks_as_threads(2, [&](std::shared_ptr<Communicator> communicator) {
+    torch::nn::Linear net(16, 16);
+    {
+      EngineOptions options;
+      options.config_json = config_json({.stage = 1});
+      options.communicator = communicator;
+      auto engine = initialize(net.ptr(), options);
+      engine->backward(net(torch::ones({2, 16})).sum());
+      engine->step();
+    }
+    torch::NoGradGuard no_grad;
+    communicator->barrier("both engines have ended");
+    const auto before = net->weight.clone();
+    communicator->barrier("read");
+    net->weight.add_(communicator->rank() + 1);
+    communicator->barrier("written");
+    EXPECT_TRUE(torch::equal(net->weight, before + (communicator->rank() + 1)));
+  });
 }
 
 TEST(Engine, WritesInsideGatheredParametersAreKept) {

@@ -64,8 +64,10 @@ struct RunSettings {
   int stage = 0;
   int world = 1;
   int accumulation = 1;
-  std::string more;       // further configuration, starting with a comma
-  std::string zero_more;  // further keys of zero_optimization, starting with a comma
+  std::string more = "";       // further configuration, starting with a comma
+  std::string zero_more = "";  // further keys of zero_optimization, starting with a comma
+  bool share_memory = true;
+  std::string backend = "auto";
 };
 
 inline std::string config_json(const RunSettings& s) {
