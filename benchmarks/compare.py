@@ -135,7 +135,7 @@ def main():
         print(f"[bench] error: {error}", file=sys.stderr)
         return 1
     rows = table(turns)
-    about = (f"{measure.machine()}; 2 ranks, one thread each, Gloo, AdamW fp32, clip 1.0; {args.repeat} turns; "
+    about = (f"{measure.machine()}; 2 ranks, one thread each, AdamW fp32, clip 1.0; {args.repeat} turns; "
              f"{time.strftime('%Y-%m-%d')}.")
     text = markdown(rows, turns, about)
     print(text)
