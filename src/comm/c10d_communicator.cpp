@@ -7,6 +7,7 @@
 #include "accel/pool.h"
 #include "base/check.h"
 #include "base/text.h"
+#include "base/trace.h"
 #include "comm/sum_slices.h"
 #include "deepspeed/error.h"
 
@@ -23,9 +24,16 @@ uint64_t bytes_of(const at::Tensor& tensor) { return static_cast<uint64_t>(tenso
 
 class Pending final : public PendingCollective {
  public:
-  Pending(C10dCommunicator* owner, std::string what, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> keep_alive,
-          std::function<void()> finish)
-      : owner_(owner), what_(std::move(what)), work_(std::move(work)), keep_alive_(std::move(keep_alive)), finish_(std::move(finish)) {}
+  Pending(C10dCommunicator* owner, std::string what, uint64_t bytes, c10::intrusive_ptr<c10d::Work> work,
+          std::vector<at::Tensor> keep_alive, std::function<void()> finish)
+      : owner_(owner),
+        what_(std::move(what)),
+        bytes_(bytes),
+        work_(std::move(work)),
+        keep_alive_(std::move(keep_alive)),
+        finish_(std::move(finish)) {
+    if (trace::active && work_) called_ = trace::now();
+  }
 
   // An operation nobody waited for still reads and writes its tensors; let it end before they go.
   ~Pending() override {
@@ -41,9 +49,18 @@ class Pending final : public PendingCollective {
     if (work_) {
       const auto work = std::move(work_);
       work_ = nullptr;
-      owner_->guarded(what_, [&] { work->wait(owner_->timeout()); });
+      const int64_t begin = called_ != 0 ? trace::now() : 0;
+      {
+        // The other ranks, the wire and the back end's own work, which cannot be told apart from here.
+        trace::Span span(trace::Kind::kWait, what_, bytes_);
+        owner_->guarded(what_, [&] { work->wait(owner_->timeout()); });
+      }
+      if (called_ != 0) trace::record_flight(what_, bytes_, called_, begin, trace::now());
     }
-    if (finish_) finish_();
+    if (finish_) {
+      trace::Span span(trace::Kind::kReduce, what_, bytes_);
+      finish_();
+    }
     finish_ = {};
     keep_alive_.clear();
   }
@@ -51,6 +68,8 @@ class Pending final : public PendingCollective {
  private:
   C10dCommunicator* owner_;
   std::string what_;
+  uint64_t bytes_;
+  int64_t called_ = 0;  // time, while a trace is recorded
   c10::intrusive_ptr<c10d::Work> work_;
   std::vector<at::Tensor> keep_alive_;
   std::function<void()> finish_;
@@ -133,7 +152,7 @@ std::unique_ptr<PendingCollective> C10dCommunicator::start(const char* operation
   const std::string what = log_.note(operation, tag, bytes);
   c10::intrusive_ptr<c10d::Work> work;
   if (backend_) guarded(what, [&] { work = issue(); });
-  return std::make_unique<Pending>(this, what, std::move(work), std::move(keep_alive), std::move(finish));
+  return std::make_unique<Pending>(this, what, bytes, std::move(work), std::move(keep_alive), std::move(finish));
 }
 
 std::unique_ptr<PendingCollective> C10dCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const std::string& tag) {
@@ -154,7 +173,7 @@ std::unique_ptr<PendingCollective> C10dCommunicator::all_gather(at::Tensor outpu
   if (size_ == 1) {
     log_.note("all_gather", tag, bytes_of(input));
     if (output.data_ptr() != input.data_ptr()) output.copy_(input);
-    return std::make_unique<Pending>(this, "", nullptr, std::vector<at::Tensor>{}, std::function<void()>{});
+    return std::make_unique<Pending>(this, "", 0, nullptr, std::vector<at::Tensor>{}, std::function<void()>{});
   }
   auto out = as_bytes(output);
   auto in = as_bytes(input);
@@ -168,7 +187,7 @@ std::unique_ptr<PendingCollective> C10dCommunicator::all_to_all(at::Tensor outpu
   if (size_ == 1) {
     log_.note("all_to_all", tag, bytes_of(input));
     output.copy_(input);
-    return std::make_unique<Pending>(this, "", nullptr, std::vector<at::Tensor>{}, std::function<void()>{});
+    return std::make_unique<Pending>(this, "", 0, nullptr, std::vector<at::Tensor>{}, std::function<void()>{});
   }
   auto out = as_bytes(output);
   auto in = as_bytes(input);
@@ -201,7 +220,7 @@ std::unique_ptr<PendingCollective> C10dCommunicator::reduce_scatter(at::Tensor o
   if (size_ == 1) {
     log_.note("reduce_scatter", tag, bytes_of(input));
     sum_slices(output, input, 1, accumulate);
-    return std::make_unique<Pending>(this, "", nullptr, std::vector<at::Tensor>{}, std::function<void()>{});
+    return std::make_unique<Pending>(this, "", 0, nullptr, std::vector<at::Tensor>{}, std::function<void()>{});
   }
   // Every rank sends each owner its slice; the owner adds them up in rank order. The same bytes as the best reduce-scatter, the same bits on
   // any back end, and fp32 sums of 16-bit gradients.

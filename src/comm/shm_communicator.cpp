@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/trace.h"
 #include "comm/data_type.h"
 #include "comm/shm_region.h"
 #include "deepspeed/error.h"
@@ -62,8 +63,10 @@ void combine(void* out, const void* in, int64_t n, at::ScalarType type, ReduceOp
 
 class ShmPending final : public PendingCollective {
  public:
-  ShmPending(ShmCommunicator* owner, uint64_t number, std::string what, std::vector<at::Tensor> keep_alive)
-      : owner_(owner), domain_(owner->domain_), number_(number), what_(std::move(what)), keep_alive_(std::move(keep_alive)) {}
+  ShmPending(ShmCommunicator* owner, uint64_t number, std::string what, uint64_t bytes, std::vector<at::Tensor> keep_alive)
+      : owner_(owner), domain_(owner->domain_), number_(number), what_(std::move(what)), bytes_(bytes), keep_alive_(std::move(keep_alive)) {
+    if (trace::active) called_ = trace::now();
+  }
 
   ~ShmPending() override {
     if (!owner_) return;
@@ -78,7 +81,12 @@ class ShmPending final : public PendingCollective {
     if (!owner_) return;
     ShmCommunicator* owner = owner_;
     owner_ = nullptr;
-    domain_->wait([&] { return owner->everyone_done(number_); }, what_, owner->name_);
+    const int64_t begin = called_ != 0 ? trace::now() : 0;
+    {
+      trace::Span span(trace::Kind::kWait, what_);
+      domain_->wait([&] { return owner->everyone_done(number_); }, what_, owner->name_);
+    }
+    if (called_ != 0) trace::record_flight(what_, bytes_, called_, begin, trace::now());
     keep_alive_.clear();
   }
 
@@ -87,6 +95,8 @@ class ShmPending final : public PendingCollective {
   std::shared_ptr<ShmDomain> domain_;
   uint64_t number_;
   std::string what_;
+  uint64_t bytes_;
+  int64_t called_ = 0;  // time, while a trace is recorded
   std::vector<at::Tensor> keep_alive_;
 };
 
@@ -129,7 +139,7 @@ std::unique_ptr<PendingCollective> ShmCommunicator::post(const char* operation, 
   mine.posted.store(number, std::memory_order_release);
   domain_->notify();
   progress();
-  return std::make_unique<ShmPending>(this, number, what, std::move(keep_alive));
+  return std::make_unique<ShmPending>(this, number, what, bytes, std::move(keep_alive));
 }
 
 const Descriptor& ShmCommunicator::peer_descriptor(int rank, uint64_t number) const {
@@ -186,7 +196,15 @@ bool ShmCommunicator::progress() {
     Call call = std::move(queue_.front());
     queue_.pop_front();
     compare(call);
-    if (call.take) call.take();
+    if (call.take) {
+      const bool sums = call.what.starts_with("reduce") || call.what.starts_with("all_reduce");
+      const int64_t begin = trace::active ? trace::now() : 0;
+      {
+        trace::Span span(sums ? trace::Kind::kReduce : trace::Kind::kGather, call.what, peer_descriptor(rank(), number).bytes);
+        call.take();
+      }
+      if (begin != 0) trace::record_busy(call.what, trace::now() - begin);
+    }
     domain_->slot(group_, rank()).done.store(number, std::memory_order_release);
     domain_->notify();
     any = true;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/trace.h"
 #include "deepspeed/engine.h"
 #include "optim/flat_adam.h"
 #include "schedule/schedule.h"
@@ -123,6 +124,7 @@ class EngineImpl {
       mark = now;
     }
   } clock_;
+  trace::Mark mark_;  // end of the last step, while a trace is recorded
 
   Progress progress_;
   std::optional<double> grad_norm_;

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "base/trace.h"
 #include "comm/agreement.h"
 #include "deepspeed/error.h"
 #include "engine/engine_impl.h"
@@ -40,6 +41,8 @@ at::Tensor EngineImpl::backward(const at::Tensor& loss) {
                 "backward: got a second call before step(), allowed one backward() and one step() per micro batch");
   }
   clock_.lap(&clock_.forward);
+  trace::record_since(mark_, trace::Kind::kForward, "forward and data");
+  trace::Span span(trace::Kind::kBackward, "backward");
   const bool before = zero::set_interception(residency_ != nullptr);
   boundary_pass_ = at_boundary();
   gradients_->begin(boundary_pass_);
@@ -72,7 +75,11 @@ void EngineImpl::step() {
   step_applied_ = false;
   clock_.lap(&clock_.forward);
   const bool boundary = at_boundary();
-  if (boundary) optimizer_step();
+  if (boundary) {
+    trace::Span span(trace::Kind::kOptimizer, "step");
+    optimizer_step();
+  }
+  mark_ = trace::mark();
   ++progress_.micro_steps;
   clock_.lap(&clock_.step);
   if (boundary) print_progress();

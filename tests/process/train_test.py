@@ -461,6 +461,25 @@ def test_a_peer_that_never_starts_is_a_named_error(tmp_path, tokens, rank):
     assert "E2001" in result.stderr and f"rank {rank} of 2" in result.stderr
 
 
+def test_profile_shows_where_the_time_of_every_rank_goes(tmp_path, tokens):
+    result = train(*arguments(tokens, config(tmp_path / "ds_config.json"), "--profile", tmp_path / "new" / "trace.json"))
+    assert result.returncode == 0, result.stderr
+    for word in ("forward", "backward", "optimizer", "gather", "reduce", "wait", "overlapped", "reduce_scatter"):
+        assert word in result.stderr
+    events = json.loads((tmp_path / "new" / "trace.json").read_text())
+    for rank in (0, 1):
+        kinds = {event["cat"] for event in events if event["pid"] == rank and event["ph"] == "X"}
+        assert {"forward", "backward", "optimizer", "reduce", "wait"} <= kinds
+    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
+
+
+def test_a_profile_that_cannot_be_written_is_a_named_error(tmp_path, tokens):
+    (tmp_path / "file").write_text("")
+    result = train(*arguments(tokens, config(tmp_path / "ds_config.json"), "--profile", tmp_path / "file" / "trace.json"))
+    assert result.returncode == 1
+    assert "trace.json" in result.stderr
+
+
 # --- text
 
 

@@ -21,6 +21,9 @@ bool parse_options(int argc, char** argv, Options* o, int* status) {
   app.add_option("--load_tag", o->load_tag, "checkpoint in that folder; default: the newest");
   app.add_option("--export", o->export_directory, "writes a Hugging Face directory at the end");
   app.add_option("--log_json", o->log_json, "writes one JSON object per optimizer step");
+  app.add_option("--profile", o->profile,
+                 "records where the time of each step goes (after the first): a Chrome trace of all ranks in FILE, a table at the end")
+      ->type_name("FILE");
   app.add_option("--loss_svg", o->loss_svg, "draws the loss curve");
   app.add_option("--dump_weights", o->dump_weights, "writes the full fp32 weights at the end (safetensors)");
   app.add_option("--generate", o->generate, "prompt; a sample is printed before and after training");

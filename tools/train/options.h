@@ -21,6 +21,7 @@ struct Options {
   std::string export_directory;  // Hugging Face directory to write at the end
   std::string log_json;
   std::string loss_svg;
+  std::string profile;       // Chrome trace of the steps after the first; a table at the end
   std::string dump_weights;  // safetensors with the full fp32 weights at the end
   std::string generate;      // prompt; a sample is printed before and after training
   int64_t generate_tokens = 40;

@@ -213,6 +213,15 @@ void Trainer::save() {
   std::fprintf(stderr, "saved %s\n", path.c_str());
 }
 
+void Trainer::report_profile(int64_t steps) {
+  if (!profiler_) return;
+  make_folder_of(options_.profile);
+  const std::string table = profiler_->finish(*communicator_, options_.profile, steps);
+  profiler_.reset();
+  if (!leads()) return;
+  std::fprintf(stderr, "profile of %lld steps (trace in %s):\n%s", static_cast<long long>(steps), options_.profile.c_str(), table.c_str());
+}
+
 void Trainer::finish() {
   if (leads() && !options_.loss_svg.empty()) {
     std::vector<Curve> curves{training_curve_};
@@ -245,10 +254,13 @@ int Trainer::run() {
   if (first == 1) evaluate(0);
   for (int64_t step = first; step <= last_step_ && !stopped_; ++step) {
     one_step(step);
+    // The first step sets up what the later ones use.
+    if (step == first && !options_.profile.empty()) profiler_ = std::make_unique<Profiler>();
     if (options_.save_interval > 0 && step % options_.save_interval == 0) save();
     if (options_.eval_interval > 0 && step % options_.eval_interval == 0 && step < last_step_) evaluate(step);
   }
   if (progress_) progress_->pause();
+  report_profile(engine_->global_steps() - first);
   save();
   if (stopped_) {
     if (leads()) std::fprintf(stderr, "stopped by a signal after step %lld\n", static_cast<long long>(engine_->global_steps()));

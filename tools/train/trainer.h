@@ -9,6 +9,7 @@
 #include "deepspeed/data.h"
 #include "deepspeed/engine.h"
 #include "deepspeed/models.h"
+#include "deepspeed/profile.h"
 #include "train/loss_curve.h"
 #include "train/options.h"
 #include "train/progress.h"
@@ -41,6 +42,7 @@ class Trainer {
   void evaluate(int64_t step);
   void sample(const std::string& when);
   void save();
+  void report_profile(int64_t steps);
   void finish();
 
   Options options_;
@@ -51,6 +53,7 @@ class Trainer {
   std::unique_ptr<TextDecoder> decoder_;
   std::vector<int64_t> prompt_;
   std::unique_ptr<Progress> progress_;
+  std::unique_ptr<Profiler> profiler_;
   std::unique_ptr<StepLog> log_;
   Curve training_curve_{"training", "#1f77b4", {}}, held_out_curve_{"held out", "#d62728", {}};
   int64_t last_step_ = 0;
