@@ -2,6 +2,7 @@
 
 start_s   from starting the launcher to the line that the program writes when its first optimizer step is done
 peak_mb   largest resident size of any process of the job, as the kernel accounts it for the launcher and all children it waited for
+job_mb    largest sum over the job's processes, shared pages counted once (proportional set size); only for the rows in MEMORY
 seconds   of each optimizer step, by the program's own clock
 """
 import json
@@ -23,7 +24,10 @@ PEER_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 # name -> (model size, micro batch, sequence length, steps, steps that warm up)
 # "warm" is run once and not counted: files come into the page cache, and DeepSpeed compiles its helper for the first time.
 SHAPES = {"warm": ("tiny", 1, 32, 2, 1), "tiny": ("tiny", 1, 32, 60, 20), "small": ("small", 1, 32, 14, 4),
-          "throughput": ("small", 4, 256, 7, 2)}
+          "throughput": ("small", 4, 256, 7, 2), "bf16": ("small", 4, 256, 5, 1), "deep": ("deep", 4, 32, 20, 6),
+          "smol": ("smol", 1, 256, 5, 1), "memory": ("large", 1, 32, 3, 1)}
+BF16 = {"bf16"}      # rows in bf16 with fp32 masters
+MEMORY = {"memory"}  # rows that watch the memory of the whole job; looking costs time
 
 PEERS = ["ddp", "fsdp2", "deepspeed-0", "deepspeed-1", "deepspeed-2", "deepspeed-3"]
 OURS = ["ours-0", "ours-1", "ours-2", "ours-3"]
@@ -33,9 +37,9 @@ class RunFailed(Exception):
     pass
 
 
-def ds_config(stage, micro_batch):
+def ds_config(stage, micro_batch, bf16=False):
     """Our settings, equal to those in train_peer.py."""
-    return {"train_micro_batch_size_per_gpu": micro_batch, "gradient_clipping": 1.0, "zero_optimization": {"stage": stage},
+    return {"bf16": {"enabled": bf16}, "train_micro_batch_size_per_gpu": micro_batch, "gradient_clipping": 1.0, "zero_optimization": {"stage": stage},
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}}
 
 
@@ -63,14 +67,14 @@ def command(system, shape, scratch, first):
     if name == "ours":
         folder = inputs(shape)
         config = scratch / "ds_config.json"
-        config.write_text(json.dumps(ds_config(int(stage), micro_batch)))
+        config.write_text(json.dumps(ds_config(int(stage), micro_batch, shape in BF16)))
         program = [ROOT / "build" / "bin" / "ds_train", "--model", folder / "model", "--data", folder / "tokens.safetensors",
                    "--deepspeed_config", config, "--seq", seq, "--steps", steps, "--log_json", first]
         line = [ROOT / "build" / "bin" / "deepspeed", "--num_ranks", WORLD, "--master_port", free_port(), *program]
     else:
         line = [PEER_PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", WORLD, "--master-port", free_port(),
                 ROOT / "benchmarks" / "train_peer.py", "--system", name, "--stage", stage or "3", "--size", size, "--seq", seq,
-                "--micro-batch", micro_batch, "--steps", steps, "--first", first]
+                "--micro-batch", micro_batch, "--steps", steps, "--first", first, *(["--bf16"] if shape in BF16 else [])]
     return [str(part) for part in line]
 
 
@@ -95,8 +99,33 @@ def results(system, first, output):
     return peer["losses"], peer["seconds"]
 
 
+def session_mb(session):
+    """Memory of the processes of a session and of what they started, shared pages counted once, in MB."""
+    parents, found = {}, {session}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                pass  # it has just ended
+    grown = True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+        grown = bool(more)
+        found |= more
+    total = 0
+    for pid in found:
+        try:
+            rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        match = re.search(r"^Pss:\s+(\d+) kB", rollup, re.M)
+        total += int(match[1]) if match else 0
+    return total / 1024
+
+
 def run(system, shape):
-    """Run `system` on `shape` once. Returns {start_s, peak_mb, seconds, losses}. Raises RunFailed."""
+    """Run `system` on `shape` once. Returns {start_s, peak_mb, job_mb, seconds, losses}. Raises RunFailed."""
     if system.startswith("ours"):
         inputs(shape)
     elif not PEER_PYTHON.exists():
@@ -110,6 +139,7 @@ def run(system, shape):
             process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment(), cwd=ROOT,
                                        start_new_session=True)
             start_s = status = None
+            job_mb = 0.0
             while status is None:
                 if start_s is None and first.exists() and b"\n" in first.read_bytes():
                     start_s = time.perf_counter() - begin
@@ -119,6 +149,9 @@ def run(system, shape):
                 elif time.perf_counter() - begin > TIME_LIMIT:
                     os.killpg(process.pid, signal.SIGKILL)
                     raise RunFailed(f"{system} on {shape} did not end within {TIME_LIMIT} s")
+                elif shape in MEMORY:
+                    job_mb = max(job_mb, session_mb(process.pid))
+                    time.sleep(0.2)
                 else:
                     time.sleep(0.005 if start_s is None else 0.05)
             output.seek(0)
@@ -128,7 +161,7 @@ def run(system, shape):
         losses, seconds = results(system, first, text)
     if start_s is None or len(seconds) != SHAPES[shape][3]:
         raise RunFailed(f"{system} on {shape}: got {len(seconds)} steps, expected {SHAPES[shape][3]}\n{text[-2000:]}")
-    return {"start_s": start_s, "peak_mb": usage.ru_maxrss / 1024, "seconds": seconds, "losses": losses}
+    return {"start_s": start_s, "peak_mb": usage.ru_maxrss / 1024, "job_mb": job_mb, "seconds": seconds, "losses": losses}
 
 
 def machine():

@@ -16,6 +16,14 @@ SIZES = {
                  vocab_size=1024),
     "small": dict(hidden_size=512, intermediate_size=1376, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=8,
                   vocab_size=8192),
+    # 48 narrow blocks of 16 tensors each.
+    "deep": dict(hidden_size=64, intermediate_size=256, num_hidden_layers=48, num_attention_heads=1, num_key_value_heads=1, vocab_size=256,
+                 attention_bias=True, mlp_bias=True),
+    # SmolLM2-135M's shape.
+    "smol": dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
+                 vocab_size=49152, tie_word_embeddings=True),
+    "large": dict(hidden_size=1024, intermediate_size=2816, num_hidden_layers=20, num_attention_heads=16, num_key_value_heads=16,
+                  vocab_size=16384),
 }
 LR, BETAS, EPS, DECAY = 1e-3, (0.9, 0.95), 1e-8, 0.1
 
@@ -30,8 +38,9 @@ def build(size):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(max_position_embeddings=2048, tie_word_embeddings=False, rope_theta=10000.0, rms_norm_eps=1e-5,
-                                        attn_implementation="sdpa", use_cache=False, **SIZES[size]))
+    settings = dict(tie_word_embeddings=False) | SIZES[size]
+    return LlamaForCausalLM(LlamaConfig(max_position_embeddings=2048, rope_theta=10000.0, rms_norm_eps=1e-5, attn_implementation="sdpa",
+                                        use_cache=False, **settings))
 
 
 def deepspeed_step(model, args):
@@ -42,6 +51,8 @@ def deepspeed_step(model, args):
         "optimizer": {"type": "AdamW", "params": {"lr": LR, "betas": BETAS, "eps": EPS, "weight_decay": DECAY, "torch_adam": True}},
         "zero_optimization": {"stage": args.stage}, "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
     }
+    if args.bf16:
+        config["bf16"] = {"enabled": True}
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
 
     def step(ids):
@@ -57,16 +68,19 @@ def torch_step(model, args):
     import torch
     net = model
     if args.system == "fsdp2":
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if args.bf16 else MixedPrecisionPolicy()
         for layer in model.model.layers:
-            fully_shard(layer)
-        fully_shard(model)
+            fully_shard(layer, mp_policy=policy)
+        fully_shard(model, mp_policy=policy)
     else:
         net = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, fused=True)
 
     def step(ids):
-        loss = net(input_ids=ids, labels=ids).loss
+        # DDP knows no mixed precision of its own: torch's autocast is how its users get it.
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16 and args.system == "ddp"):
+            loss = net(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
         optimizer.step()
@@ -84,6 +98,7 @@ def main():
     parser.add_argument("--micro-batch", type=int, default=4)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--clip", type=float, default=1.0)
+    parser.add_argument("--bf16", action="store_true", help="bf16 with fp32 masters")
     parser.add_argument("--first", help="file that gets a line after the first step")
     args = parser.parse_args()
     import torch
