@@ -5,6 +5,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <malloc.h>
 
 #include <cstdlib>
 #include <map>
@@ -79,6 +80,12 @@ at::DataPtr pooled_bytes(size_t bytes, c10::Device device) {
   const size_t rounded = (bytes + 63) / 64 * 64;
   void* data = Pool::instance().take(rounded);
   return at::DataPtr(data, new Loan{data, rounded}, &end_loan, device);
+}
+
+void give_back_freed_memory() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
 }
 
 at::Tensor tensor_over(at::DataPtr data, int64_t elements, at::ScalarType type) {

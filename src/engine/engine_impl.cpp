@@ -163,6 +163,8 @@ void EngineImpl::make_units(const tensor::ModuleTensors& tensors, const std::vec
     if (!unit->always_whole()) sharded.push_back(unit.get());
     units_.push_back(std::move(unit));
   }
+  // The module's own tensors are gone; what the C library keeps of them would stay resident beside the units.
+  accel::give_back_freed_memory();
   if (parameters_) communicator_->barrier("initial values");
   if (sharded.empty()) return;
   residency_ = std::make_unique<zero::Residency>(sharded, gathers_, config_.zero);

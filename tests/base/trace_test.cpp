@@ -65,7 +65,7 @@ TEST(Trace, ChromeEventsAreJson) {
   start();
   { Span span(Kind::kReduce, "gradients of \"unit\" \\ 3", 12); }
   const auto recording = stop();
-  const auto events = nlohmann::json::parse("[" + chrome_events(*recording, 5) + "]");
+  const auto events = nlohmann::json::parse(std::string("[").append(chrome_events(*recording, 5)).append("]"));
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0]["args"]["name"], "rank 5");
   EXPECT_EQ(events[1]["name"], "gradients of \"unit\" \\ 3");
