@@ -51,6 +51,12 @@ class CausalLM : public torch::nn::Module {
   ModelInfo info_;
 };
 
+// Mean cross entropy, fp32, of the logits hidden x weight^T against the labels, over the labels that are not `ignore_index` (NaN when none is left,
+// as in torch). hidden [..., n] and weight [vocabulary, n] of one dtype, labels [...] int64. On the CPU, for fp32 and bf16, logits exist for a few
+// tokens at a time (32 MB, or 32 tokens of a huge vocabulary), the gradients of hidden and weight are computed along with the loss, in fp32, and
+// backward only hands them over: it may run once. Throws Error(kUsage) for shapes, Error(kDataFormat) for labels outside the vocabulary.
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index = -100);
+
 // Builds a model from the text of a config.json with fresh weights, the same for the same seed: matrices normal with
 // initializer_range, norms 1, biases 0. fp32, on the CPU.
 std::shared_ptr<CausalLM> make_model(const std::string& config_json, uint64_t seed = 0);

@@ -43,8 +43,12 @@ at::Tensor CausalLM::loss(const at::Tensor& ids) {
   // No token is predicted from the last one, and no other position sees it: it need not go through the model.
   const int64_t scored = ids.size(1) - 1;
   const at::Tensor hidden = hidden_states(ids.narrow(1, 0, scored), nullptr);
+  const at::Tensor labels = ids.narrow(1, 1, scored);
+  if (hidden.is_cpu() && !(hidden.scalar_type() == at::kBFloat16 && models::has_fast_bf16())) {
+    return linear_cross_entropy(hidden, head_weight(), labels);
+  }
   at::Tensor logits = models::linear(hidden.view({-1, hidden.size(2)}), head_weight(), {});
-  return models::mean_cross_entropy(std::move(logits), ids.narrow(1, 1, scored).reshape({-1}));
+  return models::mean_cross_entropy(std::move(logits), labels.reshape({-1}));
 }
 
 at::Tensor CausalLM::next_logits(const at::Tensor& ids, KeyValueCache* cache) {

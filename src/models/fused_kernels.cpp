@@ -200,6 +200,22 @@ DS_SIMD void scale_floats(float* out, const float* x, float factor, size_t n) {
   for (size_t i = 0; i < n; ++i) out[i] = factor * x[i];
 }
 
+DS_SIMD void raise_tops(float* __restrict top, const float* __restrict x, size_t rows, size_t columns) {
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < columns; ++c) top[c] = select(x[r * columns + c] > top[c], x[r * columns + c], top[c]);
+  }
+}
+
+DS_SIMD void exponentials_of_columns(float* __restrict x, float* __restrict sum, const float* __restrict top, size_t rows, size_t columns) {
+  for (size_t r = 0; r < rows; ++r) {
+    float* row = x + r * columns;
+    for (size_t c = 0; c < columns; ++c) {
+      row[c] = exp_float(row[c] - top[c]);
+      sum[c] += row[c];
+    }
+  }
+}
+
 // Largest value and sum of exponentials relative to it, of all blocks so far.
 struct LogSum {
   float top = -std::numeric_limits<float>::infinity();
@@ -319,6 +335,12 @@ void scaled_softmax(bf16_bits* x, size_t n, float shift, float scale) {
     softmax_floats(wide, count, shift, scale);
     narrow(x + i, wide, count);
   }
+}
+
+void column_tops(float* top, const float* x, size_t rows, size_t columns) { raise_tops(top, x, rows, columns); }
+
+void column_exponentials(float* x, float* sum, const float* top, size_t rows, size_t columns) {
+  exponentials_of_columns(x, sum, top, rows, columns);
 }
 
 float softmax_numerators(float* x, size_t n, float scale, float* top) {

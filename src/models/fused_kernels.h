@@ -40,6 +40,10 @@ float log_sum_exp(const bf16_bits* x, size_t n);
 void scaled_softmax(float* x, size_t n, float shift, float scale);
 void scaled_softmax(bf16_bits* x, size_t n, float shift, float scale);
 
+// Columns of x [rows, columns]: top[c] = max(top[c], x[r][c]); then x = exp(x - top), in place, with sum[c] += the results.
+void column_tops(float* top, const float* x, size_t rows, size_t columns);
+void column_exponentials(float* x, float* sum, const float* top, size_t rows, size_t columns);
+
 // Attention, one row of scores: x[i] = exp(scale * x[i] - top), top = scale * max(x) (scale > 0). Returns the sum of the results.
 float softmax_numerators(float* x, size_t n, float scale, float* top);
 // x[i] = exp(scale * x[i] - shift).

@@ -23,16 +23,6 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kWidened = 4 << 20;  // elements of the weight that are widened at a time: 16 MB
 
-// Matrix instructions for bf16 beat fp32; the vector ones of AVX-512 do not.
-bool has_fast_bf16() {
-  static const bool fast = [] {
-    const auto found = at::cpu::get_cpu_capabilities();
-    const auto flag = found.find("amx_bf16");
-    return flag != found.end() && flag->second.isBool() && flag->second.toBool();
-  }();
-  return fast;
-}
-
 // Rows of the weight (output features) widened at a time.
 int64_t block_rows(const Tensor& weight) { return std::max<int64_t>(1, kWidened / std::max<int64_t>(1, weight.size(1))); }
 
@@ -118,6 +108,16 @@ TORCH_LIBRARY_IMPL(ds_models, CPU, library) {
 }
 
 TORCH_LIBRARY_IMPL(ds_models, AutogradCPU, library) { library.impl("linear", linear_autograd); }
+
+// The vector instructions of AVX-512 do not beat fp32.
+bool has_fast_bf16() {
+  static const bool fast = [] {
+    const auto found = at::cpu::get_cpu_capabilities();
+    const auto flag = found.find("amx_bf16");
+    return flag != found.end() && flag->second.isBool() && flag->second.toBool();
+  }();
+  return fast;
+}
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const bool widen = x.device().is_cpu() && x.scalar_type() == at::kBFloat16 && weight.scalar_type() == at::kBFloat16 && !has_fast_bf16();

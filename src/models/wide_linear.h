@@ -8,6 +8,9 @@
 
 namespace deepspeed::models {
 
+// Matrix instructions for bf16: torch's own products are faster than fp32 then.
+bool has_fast_bf16();
+
 // x [..., in] times weight [out, in] transposed, plus bias [out] (may be undefined). For any dtype and device: takes torch's own product where that
 // is the better one.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
