@@ -1,10 +1,11 @@
 """Measure our engine beside the peers, in one run, with the same model, tokens and settings.
 
-    compare.py [--rows tiny,small,throughput,bf16,deep,smol,memory] [--systems all|ours|peers|NAME,...] [--repeat 2] [--json FILE] [--markdown FILE]
+    compare.py [--rows tiny,small,...,optimizer,...] [--systems all|ours|peers|NAME,...] [--repeat 2] [--json FILE] [--markdown FILE]
 
 Systems take turns (A B C, then C B A, ...), so that a slow spell of the machine meets all of them; --repeat counts the turns. A ratio is taken
 within a turn and says how many times better ours is (above 1: ours is faster, or smaller). Losses are compared before times: a system
-whose losses differ from the first system's by more than 1e-3 fails the run. Exit codes: 0 ok, 1 a run failed or losses differ, 2 usage.
+whose losses differ from the first system's by more than 1e-3 fails the run. Rows of one operation (optimizer, small_tensors, all_reduce, zero_path,
+loss) are those of micro.py. Exit codes: 0 ok, 1 a run failed or losses differ, 2 usage.
 """
 import argparse
 import json
@@ -14,6 +15,7 @@ import sys
 import time
 
 import measure
+import micro
 
 LOSS_TOLERANCE = 1e-3
 BF16_TOLERANCE = 5e-2  # the peers round in other places
@@ -96,8 +98,8 @@ def choose(text):
 
 def choose_rows(text):
     for name in text.split(","):
-        if name not in ROWS:
-            raise argparse.ArgumentTypeError(f"got '{name}', allowed {', '.join(ROWS)}")
+        if name not in ROWS and name not in micro.ROWS:
+            raise argparse.ArgumentTypeError(f"got '{name}', allowed {', '.join([*ROWS, *micro.ROWS])}")
     return text.split(",")
 
 
@@ -122,7 +124,7 @@ def measure_row(shape, systems, repeat):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=choose_rows, default=ROWS)
+    parser.add_argument("--rows", type=choose_rows, default=[*ROWS, *micro.ROWS])
     parser.add_argument("--systems", type=choose, default=choose("all"))
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--json", type=pathlib.Path, default=measure.ROOT / "runs" / "bench.json")
@@ -130,13 +132,17 @@ def main():
     args = parser.parse_args()
     if args.repeat < 1:
         parser.error(f"--repeat: got {args.repeat}, allowed 1 or more")
-    turns = {}
+    turns, micro_turns = {}, {}
+    sides = [side for side, names in (("ours", measure.OURS), ("peers", measure.PEERS)) if set(names) & set(args.systems)]
     try:
-        for system in args.systems:
+        for system in args.systems if set(args.rows) & set(ROWS) else []:
             print(f"[bench] warming up {system}", file=sys.stderr, flush=True)
             measure.run(system, "warm")
-        for shape in args.rows:
-            turns[shape] = measure_row(shape, args.systems, args.repeat)
+        for row in args.rows:
+            if row in micro.ROWS:
+                micro_turns[row] = micro.measure_row(row, sides, args.repeat)
+            else:
+                turns[row] = measure_row(row, args.systems, args.repeat)
     except measure.RunFailed as error:
         print(f"[bench] error: {error}", file=sys.stderr)
         return 1
@@ -144,9 +150,13 @@ def main():
     about = (f"{measure.machine()}; 2 ranks, one thread each, AdamW fp32, clip 1.0; {args.repeat} turns; "
              f"{time.strftime('%Y-%m-%d')}.")
     text = markdown(rows, turns, about)
+    if micro_turns:
+        micro_rows = micro.table(micro_turns)
+        text += f"\nOne operation, medians of {micro.REPEAT} repetitions or more:\n\n" + micro.markdown(micro_rows, micro_turns)
+        rows += micro_rows
     print(text)
     args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps({"about": about, "rows": rows, "turns": turns}, indent=1) + "\n")
+    args.json.write_text(json.dumps({"about": about, "rows": rows, "turns": turns, "micro_turns": micro_turns}, indent=1) + "\n")
     if args.markdown:
         args.markdown.write_text(text)
     return 0

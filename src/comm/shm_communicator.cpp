@@ -24,6 +24,9 @@ namespace {
 
 // Piece of a sum that stays in the second-level cache with its inputs.
 constexpr size_t kPieceBytes = 128 * 1024;
+// Up to this size an all-reduce is done in one exchange; above, what two exchanges save in copies is worth more than the second one costs.
+constexpr size_t kOneExchangeBytes = 32 * 1024;
+constexpr size_t kCacheLine = 64;
 
 size_t bytes_of(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()) * tensor.element_size(); }
 
@@ -41,6 +44,10 @@ void combine(T* out, const T* in, int64_t n, ReduceOp op) {
 void combine(void* out, const void* in, int64_t n, at::ScalarType type, ReduceOp op) {
   switch (type) {
     case at::kFloat:
+      if (op == ReduceOp::kSum) {
+        const auto count = static_cast<size_t>(n);
+        return kernels::sum_slices(static_cast<float*>(out), in, DataType::kFloat32, 1, count, count, /*accumulate=*/true);
+      }
       return combine(static_cast<float*>(out), static_cast<const float*>(in), n, op);
     case at::kDouble:
       return combine(static_cast<double*>(out), static_cast<const double*>(in), n, op);
@@ -116,9 +123,7 @@ std::shared_ptr<Communicator> ShmCommunicator::duplicate(const std::string& name
   return std::make_shared<ShmCommunicator>(base::str(name_, "/", name), domain_, timeout_);
 }
 
-std::unique_ptr<PendingCollective> ShmCommunicator::post(const char* operation, const std::string& tag, const void* data, size_t bytes,
-                                                         std::function<void()> take, std::vector<at::Tensor> keep_alive) {
-  const std::string what = log_.note(operation, tag, bytes);
+void ShmCommunicator::describe(const std::string& what, const void* data, size_t bytes, std::function<void()> take, uint64_t after) {
   const uint64_t number = ++number_;
   // The ring's place is free when every peer has dealt with the call that had it.
   if (number > kRing) domain_->wait([&] { return everyone_done(number - kRing); }, what, name_);
@@ -135,11 +140,17 @@ std::unique_ptr<PendingCollective> ShmCommunicator::post(const char* operation, 
     descriptor.region = region;
     descriptor.address = region == kOwnMemory ? reinterpret_cast<uint64_t>(data) : offset;
   }
-  queue_.push_back({number, what, std::move(take)});
+  queue_.push_back({number, what, std::move(take), after});
   mine.posted.store(number, std::memory_order_release);
   domain_->notify();
+}
+
+std::unique_ptr<PendingCollective> ShmCommunicator::post(const char* operation, const std::string& tag, const void* data, size_t bytes,
+                                                         std::function<void()> take, std::vector<at::Tensor> keep_alive) {
+  const std::string what = log_.note(operation, tag, bytes);
+  describe(what, data, bytes, std::move(take), 0);
   progress();
-  return std::make_unique<ShmPending>(this, number, what, bytes, std::move(keep_alive));
+  return std::make_unique<ShmPending>(this, number_, what, bytes, std::move(keep_alive));
 }
 
 const Descriptor& ShmCommunicator::peer_descriptor(int rank, uint64_t number) const {
@@ -193,6 +204,7 @@ bool ShmCommunicator::progress() {
     for (int peer = 0; peer < size(); ++peer) {
       if (domain_->slot(group_, peer).posted.load(std::memory_order_acquire) < number) return any;
     }
+    if (const uint64_t after = queue_.front().after; after > 0 && !everyone_done(after)) return any;
     Call call = std::move(queue_.front());
     queue_.pop_front();
     compare(call);
@@ -212,28 +224,75 @@ bool ShmCommunicator::progress() {
   return any;
 }
 
-std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const std::string& tag) {
-  check_tensor(tensor);
+// out[bytes] = the ranks' data of the call at `offset`, combined in rank order; `own` is this rank's. `out` may be `own`.
+void ShmCommunicator::reduce_piece(std::byte* out, uint64_t number, size_t offset, size_t bytes, const std::byte* own, at::ScalarType type,
+                                   ReduceOp op) {
+  if (scratch_.size() < 2 * kPieceBytes) scratch_.resize(2 * kPieceBytes);
+  std::byte *sum = scratch_.data(), *incoming = sum + kPieceBytes;
+  const auto elements = static_cast<int64_t>(bytes / c10::elementSize(type));
+  for (int peer = 0; peer < size(); ++peer) {
+    const std::byte* source = own;
+    if (peer != rank()) {
+      std::byte* target = peer == 0 ? sum : incoming;
+      read_peer(peer, number, target, offset, bytes);
+      source = target;
+    }
+    if (peer > 0) {
+      combine(sum, source, elements, type, op);
+    } else if (source != sum) {
+      std::memcpy(sum, source, bytes);
+    }
+  }
+  std::memcpy(out, sum, bytes);
+}
+
+// Each rank combines all ranks' data itself.
+std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce_at_once(at::Tensor tensor, ReduceOp op, const std::string& tag) {
   // Peers read the input while this rank already writes the result, so the input needs a place of its own.
   auto input = accel::pooled_empty(tensor.numel(), tensor.scalar_type(), tensor.device());
   const size_t bytes = bytes_of(tensor);
   if (bytes > 0) std::memcpy(input.mutable_data_ptr(), tensor.const_data_ptr(), bytes);
-  const uint64_t number = number_ + 1;
-  const auto take = [this, tensor, op, bytes, number] {
-    auto* out = static_cast<std::byte*>(tensor.mutable_data_ptr());
-    const size_t width = tensor.element_size();
-    const size_t piece = kPieceBytes / width * width;
-    scratch_.resize(std::min(piece, bytes));
-    for (size_t begin = 0; begin < bytes; begin += piece) {
-      const size_t count = std::min(piece, bytes - begin);
-      read_peer(0, number, out + begin, begin, count);
-      for (int peer = 1; peer < size(); ++peer) {
-        read_peer(peer, number, scratch_.data(), begin, count);
-        combine(out + begin, scratch_.data(), static_cast<int64_t>(count / width), tensor.scalar_type(), op);
-      }
+  const auto take = [this, tensor, op, bytes, number = number_ + 1] {
+    auto* data = static_cast<std::byte*>(tensor.mutable_data_ptr());
+    for (size_t begin = 0; begin < bytes; begin += kPieceBytes) {
+      const size_t count = std::min(kPieceBytes, bytes - begin);
+      reduce_piece(data + begin, number, begin, count, data + begin, tensor.scalar_type(), op);
     }
   };
   return post("all_reduce", tag, input.const_data_ptr(), bytes, take, {tensor, input});
+}
+
+std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const std::string& tag) {
+  check_tensor(tensor);
+  const size_t bytes = bytes_of(tensor);
+  if (bytes <= kOneExchangeBytes || size() == 1) return all_reduce_at_once(std::move(tensor), op, tag);
+  // Two exchanges: each rank combines one slice of all ranks' tensors, in place as nobody else reads that slice of its own one, then all take the
+  // others' slices.
+  const auto ranks = static_cast<size_t>(size());
+  const size_t slice = ((bytes + ranks - 1) / ranks + kCacheLine - 1) / kCacheLine * kCacheLine;
+  const std::string what = log_.note("all_reduce", tag, bytes);
+  const uint64_t reduce = number_ + 1, gather = number_ + 2;
+  auto* data = static_cast<std::byte*>(tensor.mutable_data_ptr());
+  const auto bounds = [slice, bytes](int rank) {
+    const size_t begin = std::min(bytes, slice * static_cast<size_t>(rank));
+    return std::pair(begin, std::min(bytes, begin + slice));
+  };
+  const auto take_sums = [this, bounds, data, reduce, op, type = tensor.scalar_type()] {
+    const auto [begin, end] = bounds(rank());
+    for (size_t from = begin; from < end; from += kPieceBytes) {
+      reduce_piece(data + from, reduce, from, std::min(kPieceBytes, end - from), data + from, type, op);
+    }
+  };
+  const auto take_slices = [this, bounds, data, gather] {
+    for (int peer = 0; peer < size(); ++peer) {
+      const auto [begin, end] = bounds(peer);
+      if (peer != rank()) read_peer(peer, gather, data + begin, begin, end - begin);
+    }
+  };
+  describe(what, data, bytes, take_sums, 0);
+  describe(what, data, bytes, take_slices, reduce);
+  progress();
+  return std::make_unique<ShmPending>(this, gather, what, bytes, std::vector<at::Tensor>{tensor});
 }
 
 std::unique_ptr<PendingCollective> ShmCommunicator::all_gather(at::Tensor output, at::Tensor input, const std::string& tag) {
@@ -299,7 +358,8 @@ std::unique_ptr<PendingCollective> ShmCommunicator::reduce_scatter(at::Tensor ou
       all_in_place = all_in_place && data;
     }
     const size_t piece = all_in_place ? elements : std::min(kPieceBytes / width, elements);
-    if (!all_in_place) scratch_.resize(piece * width * static_cast<size_t>(size()));
+    const size_t scratch = all_in_place ? 0 : piece * width * static_cast<size_t>(size());
+    if (scratch_.size() < scratch) scratch_.resize(scratch);
     std::vector<const void*> sources(slices.size());
     auto* out = output.mutable_data_ptr<float>();
     for (size_t begin = 0; begin < elements; begin += piece) {

@@ -4,6 +4,8 @@
 // process's groups. Sums are taken in rank order and fp32, so results have the bits of the other back ends' reduce_scatter.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <deque>
 
 #include "comm/call_log.h"
@@ -45,14 +47,19 @@ class ShmCommunicator final : public Communicator {
     uint64_t number = 0;  // from 1
     std::string what;
     std::function<void()> take;
+    uint64_t after = 0;  // a call that every rank must be done with before `take`; 0: none
   };
 
+  // Describes call number number_ + 1.
+  void describe(const std::string& what, const void* data, size_t bytes, std::function<void()> take, uint64_t after);
   std::unique_ptr<PendingCollective> post(const char* operation, const std::string& tag, const void* data, size_t bytes,
                                           std::function<void()> take, std::vector<at::Tensor> keep_alive);
   const Descriptor& peer_descriptor(int rank, uint64_t number) const;
   // Where a peer's data of a call can be read in place; nullptr: it has to be copied out of that process.
   const std::byte* peer_data(int rank, uint64_t number) const;
   void read_peer(int rank, uint64_t number, void* out, size_t offset, size_t bytes) const;
+  void reduce_piece(std::byte* out, uint64_t number, size_t offset, size_t bytes, const std::byte* own, c10::ScalarType type, ReduceOp op);
+  std::unique_ptr<PendingCollective> all_reduce_at_once(at::Tensor tensor, ReduceOp op, const std::string& tag);
   bool progress();
   void compare(const Call& call) const;
   bool everyone_done(uint64_t number) const;

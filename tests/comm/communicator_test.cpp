@@ -1,6 +1,7 @@
 // Collectives over ranks that are threads, and how they fail.
 #include "deepspeed/comm.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -99,6 +100,56 @@ TEST(SharedMemory, IsRefusedByOtherBackEnds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Worlds, ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Values("gloo", "shm")));
+
+// Above a size the work is cut into slices, one per rank; the sums stay those of rank order, and no rank sees a peer's half-done tensor.
+TEST(SharedMemory, LargeAllReduceHasTheBitsOfRankOrder) {
+  CommOptions options;
+  options.backend = "shm";
+  for (const int world : {2, 3, 4}) {
+    run_ranks_as_threads(
+        world,
+        [world](std::shared_ptr<Communicator> c) {
+          const auto input = [](int rank, int64_t n, at::ScalarType type) {
+            return (at::arange(n, at::kFloat) * (0.37f + static_cast<float>(rank))).sin().to(type);
+          };
+          for (const int64_t n : {32768, 32769, 100'003, 600'000}) {
+            for (const auto type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+              at::Tensor expected = input(0, n, type), largest = expected.clone();
+              for (int rank = 1; rank < world; ++rank) {
+                expected += input(rank, n, type);
+                largest = largest.maximum(input(rank, n, type));
+              }
+              at::Tensor sum = input(c->rank(), n, type), top = sum.clone();
+              auto first = c->all_reduce(sum, ReduceOp::kSum, "sum");
+              auto second = c->all_reduce(top, ReduceOp::kMax, "top");
+              second->wait();
+              first->wait();
+              EXPECT_TRUE(sum.equal(expected)) << n << " " << type;
+              EXPECT_TRUE(top.equal(largest)) << n << " " << type;
+            }
+          }
+        },
+        options);
+  }
+}
+
+TEST(SharedMemory, ManyLargeCallsInFlight) {
+  CommOptions options;
+  options.backend = "shm";
+  run_ranks_as_threads(
+      2,
+      [](std::shared_ptr<Communicator> c) {
+        std::vector<at::Tensor> tensors;
+        std::vector<std::unique_ptr<PendingCollective>> pending;
+        for (int i = 0; i < 50; ++i) {  // two places of the ring each: more than it has
+          tensors.push_back(at::full({40'000}, static_cast<double>(i + c->rank()), at::kFloat));
+          pending.push_back(c->all_reduce(tensors.back(), ReduceOp::kSum, "call " + std::to_string(i)));
+        }
+        for (const auto& call : pending) call->wait();
+        for (int i = 0; i < 50; ++i) EXPECT_EQ(tensors[static_cast<size_t>(i)].min().item<float>(), 2.0f * static_cast<float>(i) + 1.0f);
+      },
+      options);
+}
 
 TEST(SharedMemory, DivergingRanksAreNamed) {
   std::string message;

@@ -1,0 +1,30 @@
+// What the micro rows share: one function per row, timing, and lines of results for micro.py.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace micro {
+
+struct Options {
+  int repeat = 7;
+  int warm = 2;
+};
+
+// Milliseconds of each of the repetitions of `body`; `prepare` (may be empty) runs before each one, untimed.
+std::vector<double> sample(const Options& options, const std::function<void()>& prepare, const std::function<void()>& body);
+
+// Prints "MICRO {json}". `check` is a figure that must be equal on both sides of a row up to rounding.
+void say(const std::string& row, const std::vector<double>& ms, double check, double extra_mb = 0);
+
+// Memory copy rate of this process with its threads, read and written bytes together, in bytes per second.
+void say_copy_rate(const Options& options);
+
+void optimizer(const Options& options);
+void small_tensors(const Options& options);
+void all_reduce(const Options& options);
+void zero_path(const Options& options);
+void loss(const Options& options);
+
+}  // namespace micro
