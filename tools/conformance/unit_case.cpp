@@ -13,10 +13,8 @@ struct Family {
 };
 
 constexpr Family kFamilies[] = {
-    {"config", run_config_case},
-    {"loss_scale", run_loss_scale_case},
-    {"optimizers", run_optimizer_case},
-    {"schedules", run_schedule_case},
+    {"config", run_config_case},        {"elasticity", run_elasticity_case}, {"loss_scale", run_loss_scale_case},
+    {"optimizers", run_optimizer_case}, {"schedules", run_schedule_case},    {"zero_math", run_zero_math_case},
 };
 
 }  // namespace

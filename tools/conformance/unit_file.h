@@ -33,6 +33,8 @@ Outcome judge(const std::string& observed, const std::optional<std::string>& rig
 Outcome run_loss_scale_case(const UnitFile& file, const Json& item);
 Outcome run_schedule_case(const UnitFile& file, const Json& item);
 Outcome run_optimizer_case(const UnitFile& file, const Json& item);
+Outcome run_elasticity_case(const UnitFile& file, const Json& item);
+Outcome run_zero_math_case(const UnitFile& file, const Json& item);
 Outcome run_config_case(const UnitFile& file, const Json& item);
 
 }  // namespace deepspeed::conformance
