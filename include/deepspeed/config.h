@@ -33,20 +33,39 @@ struct Config {
   bool dump_state = false;
 
   struct Optimizer {
-    std::string type;  // lower case when it is one of DeepSpeed's own names; empty: the config names none
+    std::string type;  // "SGD", else lower case: adam, adamw, lamb, lion, adagrad; empty: the config names none
+    // Defaults that depend on the type are resolved.
     double lr = 1e-3;
-    double beta1 = 0.9, beta2 = 0.999;
-    double eps = 1e-8;
+    double beta1 = 0.9, beta2 = 0.999;  // Adam, AdamW, Lamb, Lion
+    double eps = 1e-8;                  // all but Lion and SGD
     double weight_decay = 0.0;
-    bool bias_correction = true;
-    bool adam_w_mode = true;  // decoupled decay. See docs/differences.md for what "Adam" with torch_adam means
+    bool bias_correction = true;  // Adam, AdamW, Lamb
+    bool adam_w_mode = true;      // decoupled decay. See docs/differences.md for what "Adam" with torch_adam means
     bool torch_adam = false;
+    double momentum = 0.0, dampening = 0.0;  // SGD
+    bool nesterov = false;
+    double lr_decay = 0.0, initial_accumulator_value = 0.0;  // Adagrad
+    double min_coeff = 0.01, max_coeff = 10.0;               // Lamb: limits of the trust ratio
+    bool eps_inside_sqrt = false;
+
+    // Adam-like: its parameter groups have betas.
+    bool has_betas() const { return type != "SGD" && type != "adagrad"; }
   } optimizer;
 
   struct Scheduler {
     std::string type;         // empty: the config names none
     std::string params_json;  // scheduler.params as JSON text, checked by make_schedule (src/schedule)
   } scheduler;
+
+  struct Float16 {
+    bool enabled = false;
+    double loss_scale = 0.0;  // static; 0: dynamic
+    int initial_scale_power = 16;
+    int64_t loss_scale_window = 1000;
+    int64_t hysteresis = 2;
+    bool consecutive_hysteresis = false;
+    double min_loss_scale = 1.0;
+  } fp16;
 
   struct BFloat16 {
     bool enabled = false;

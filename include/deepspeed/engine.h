@@ -99,7 +99,8 @@ class Engine {
   // Runs `call` (usually the model's forward) in a scope. Any thread may do so.
   at::Tensor forward(const std::function<at::Tensor()>& call);
 
-  // Backward of loss / gradient_accumulation_steps; reduces gradients as the stage says. Returns the scaled loss, detached.
+  // Backward of loss / gradient_accumulation_steps, times the loss scale in fp16; reduces gradients as the stage says. Returns
+  // loss / gradient_accumulation_steps, detached.
   at::Tensor backward(const at::Tensor& loss);
   // Every micro batch calls step(); the optimizer moves only at the boundary of accumulation.
   void step();
@@ -109,11 +110,11 @@ class Engine {
   void eval() { train(false); }
   void zero_grad();  // forgets gradients accumulated since the last boundary
 
-  std::vector<double> get_lr() const;                      // per group, as the next step will use
-  std::vector<std::pair<double, double>> get_mom() const;  // betas per group
-  std::optional<double> get_global_grad_norm() const;      // of the last step, before clipping; empty: none yet, or not finite
-  double loss_scale() const { return 1.0; }                // no loss scaling in fp32 and bf16
-  bool was_step_applied() const;                           // false: the last step was skipped
+  std::vector<double> get_lr() const;                  // per group, as the next step will use
+  std::vector<std::vector<double>> get_mom() const;    // per group: the betas, the momentum of SGD alone, or nothing
+  std::optional<double> get_global_grad_norm() const;  // of the last step, before clipping; empty: none yet, or not finite
+  double loss_scale() const;                           // that the next backward uses; 1 in fp32 and bf16
+  bool was_step_applied() const;                       // false: the last step was skipped
   int64_t skipped_steps() const;
   int64_t global_steps() const;
   int64_t global_samples() const;

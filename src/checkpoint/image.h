@@ -12,12 +12,14 @@ namespace deepspeed::checkpoint {
 
 struct UnitImage {
   const tensor::UnitLayout* layout = nullptr;
-  at::Tensor parameter;         // [shard]; fp32 master when trained, else the working type
-  at::Tensor moment, variance;  // [shard] fp32; undefined when the unit is frozen
+  at::Tensor parameter;  // [shard]; fp32 master when trained, else the working type
+  bool trained = false;
+  std::vector<at::Tensor> states;  // of the optimizer, in the order of Image::state_names; [shard] fp32; none when frozen
 };
 
 struct Image {
   std::vector<UnitImage> units;
+  std::vector<std::string> state_names;
   std::string run_json = "{}";     // counters, schedule, configuration
   std::string client_json = "{}";  // the caller's
 };

@@ -58,6 +58,7 @@ class Source {
 
   const std::unordered_map<std::string, SavedSlot>& slots() const { return slots_; }
   const std::vector<SavedUnit>& units() const { return units_; }
+  const std::vector<std::string>& state_names() const { return state_names_; }
   int world_size() const { return static_cast<int>(files_.size()); }
   std::string run_json() const { return run_; }
   std::string client_json() const { return client_; }
@@ -76,7 +77,7 @@ class Source {
   }
 
   // out[count] = elements [begin, begin + count) of a unit's buffer, wherever they lie.
-  void read(size_t unit, const char* kind, int64_t begin, int64_t count, float* out) {
+  void read(size_t unit, const std::string& kind, int64_t begin, int64_t count, float* out) {
     const int64_t shard = units_[unit].shard_elements;
     const std::string name = base::str("unit.", unit, ".", kind);
     while (count > 0) {
@@ -118,6 +119,8 @@ class Source {
     }
     if (files_.empty() || index.at("world_size") != files_.size()) damaged(file, "world_size and the list of files disagree");
     open_.resize(files_.size());
+    // Without the list it is a checkpoint from before there were other optimizers than Adam.
+    state_names_ = index.value("states", std::vector<std::string>{"moment", "variance"});
     for (const auto& unit : index.at("units")) {
       SavedUnit saved{unit.at("shard_elements").get<int64_t>(), unit.at("trained").get<bool>()};
       if (saved.shard_elements < 0) damaged(file, "negative shard_elements");
@@ -143,6 +146,7 @@ class Source {
 
   std::string path_;
   std::vector<std::string> files_;
+  std::vector<std::string> state_names_;
   std::vector<std::unique_ptr<formats::SafetensorsFile>> open_;
   std::vector<SavedUnit> units_;
   std::unordered_map<std::string, SavedSlot> slots_;
@@ -152,6 +156,10 @@ class Source {
 
 void compare(const Source& source, const Image& image, const std::string& path) {
   std::vector<std::string> problems;
+  if (source.state_names() != image.state_names) {
+    problems.push_back(base::str("optimizer states: got [", base::join(source.state_names(), ", "), "] there, allowed [",
+                                 base::join(image.state_names, ", "), "], those of this run's optimizer"));
+  }
   size_t known = 0;
   for (const auto& unit : image.units) {
     for (const auto& slot : unit.layout->slots()) {
@@ -162,7 +170,7 @@ void compare(const Source& source, const Image& image, const std::string& path) 
       }
       ++known;
       if (found->second.shape != slot.shape) problems.push_back(base::str(slot.name, " has another shape there"));
-      if (unit.moment.defined() && !source.units()[found->second.unit].trained) {
+      if (unit.trained && !source.units()[found->second.unit].trained) {
         problems.push_back(base::str(slot.name, " was frozen there and has no optimizer state"));
       }
     }
@@ -184,7 +192,7 @@ void compare(const Source& source, const Image& image, const std::string& path) 
   throw Error(ErrorCode::kCheckpointMismatch, "checkpoint", base::str(path, ": model and checkpoint differ: ", list));
 }
 
-void fill(Source& source, const char* kind, const UnitImage& unit, int rank, at::Tensor& target) {
+void fill(Source& source, const std::string& kind, const UnitImage& unit, int rank, at::Tensor& target) {
   const auto range = unit.layout->shard(rank);
   auto values = at::empty({target.numel()}, at::TensorOptions().dtype(at::kFloat));
   auto* out = values.mutable_data_ptr<float>();
@@ -242,9 +250,9 @@ Loaded load(Communicator& communicator, const std::string& directory, const std:
   try {
     for (auto& unit : image.units) {
       fill(*source, "parameter", unit, communicator.rank(), unit.parameter);
-      if (!unit.moment.defined()) continue;
-      fill(*source, "moment", unit, communicator.rank(), unit.moment);
-      fill(*source, "variance", unit, communicator.rank(), unit.variance);
+      for (size_t i = 0; i < unit.states.size(); ++i) {
+        fill(*source, image.state_names[i], unit, communicator.rank(), unit.states[i]);
+      }
     }
     if (loaded.world_size == communicator.size()) restore_generator(*source, communicator.rank());
   } catch (const Error& failure) {

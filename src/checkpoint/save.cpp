@@ -49,9 +49,8 @@ void write_rank_file(const std::string& path, const Image& image) {
   for (size_t u = 0; u < image.units.size(); ++u) {
     const UnitImage& unit = image.units[u];
     tensors.emplace_back(base::str("unit.", u, ".parameter"), unit.parameter);
-    if (unit.moment.defined()) {
-      tensors.emplace_back(base::str("unit.", u, ".moment"), unit.moment);
-      tensors.emplace_back(base::str("unit.", u, ".variance"), unit.variance);
+    for (size_t i = 0; i < unit.states.size(); ++i) {
+      tensors.emplace_back(base::str("unit.", u, ".", image.state_names[i]), unit.states[i]);
     }
   }
   tensors.emplace_back("rng.cpu", at::globalContext().defaultGenerator(at::kCPU).get_state());
@@ -74,13 +73,13 @@ std::string index_json(const Image& image, const std::string& tag, int world_siz
   Json files = Json::array();
   for (int rank = 0; rank < world_size; ++rank) files.push_back(rank_file(rank, world_size));
   index["files"] = std::move(files);
+  index["states"] = image.state_names;
   Json units = Json::array();
   for (const UnitImage& unit : image.units) {
     Json parameters = Json::array();
     for (const auto& slot : unit.layout->slots())
       parameters.push_back({{"name", slot.name}, {"shape", slot.shape}, {"offset", slot.offset}});
-    units.push_back(
-        {{"trained", unit.moment.defined()}, {"shard_elements", unit.layout->shard_elements()}, {"parameters", std::move(parameters)}});
+    units.push_back({{"trained", unit.trained}, {"shard_elements", unit.layout->shard_elements()}, {"parameters", std::move(parameters)}});
   }
   index["units"] = std::move(units);
   index["run"] = Json::parse(image.run_json);

@@ -51,6 +51,15 @@ NormAgreement agree_on_norm(Communicator& communicator, double square_sum, bool 
   return result;
 }
 
+void sum_over_ranks(Communicator& communicator, double* values, size_t count, const std::string& tag, const at::Tensor& device_probe) {
+  if (communicator.size() == 1 || count == 0) return;
+  std::vector<int64_t> mine(count);
+  for (size_t i = 0; i < count; ++i) mine[i] = std::bit_cast<int64_t>(values[i]);
+  const auto all = gather(communicator, mine, tag, device_probe);
+  std::fill_n(values, count, 0.0);
+  for (size_t i = 0; i < all.size(); ++i) values[i % count] += std::bit_cast<double>(all[i]);
+}
+
 void agree_on_success(Communicator& communicator, const std::string& error, ErrorCode code, const char* component, const std::string& what,
                       const at::Tensor& device_probe) {
   constexpr size_t kText = 512;

@@ -1,6 +1,7 @@
 // Ranks agreeing on an outcome before anyone acts on it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -17,6 +18,9 @@ struct NormAgreement {
 // One small all_gather before each step: sums the squared norm, finds overflow anywhere, and compares the call hashes of `communicators`. Ranks that
 // called different collectives get E2002 before anything is updated with wrong data.
 NormAgreement agree_on_norm(Communicator& communicator, double square_sum, bool finite, uint64_t call_hash, const at::Tensor& device_probe);
+
+// values[count]: the sum over ranks, added in rank order; the same bits on all ranks.
+void sum_over_ranks(Communicator& communicator, double* values, size_t count, const std::string& tag, const at::Tensor& device_probe);
 
 // Every rank gives its error text ("" for none). Throws Error(code) on all ranks if any rank has one, naming the ranks.
 void agree_on_success(Communicator& communicator, const std::string& error, ErrorCode code, const char* component, const std::string& what,

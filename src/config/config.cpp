@@ -82,6 +82,13 @@ void fill(const Settings& settings, Config& config) {
     config.scheduler.type = settings.get("scheduler.type").get<std::string>();
     config.scheduler.params_json = schedule_params(settings).dump();
   }
+  config.fp16.enabled = settings.flag("fp16.enabled");
+  config.fp16.loss_scale = settings.number("fp16.loss_scale");
+  config.fp16.initial_scale_power = static_cast<int>(settings.integer("fp16.initial_scale_power"));
+  config.fp16.loss_scale_window = settings.integer("fp16.loss_scale_window");
+  config.fp16.hysteresis = settings.integer("fp16.hysteresis");
+  config.fp16.consecutive_hysteresis = settings.flag("fp16.consecutive_hysteresis");
+  config.fp16.min_loss_scale = settings.number("fp16.min_loss_scale");
   config.bf16.enabled = settings.flag("bf16.enabled");
   config.bf16.check_grad_overflow = settings.flag("bf16.check_grad_overflow");
   config.zero = make_zero(settings);

@@ -14,13 +14,32 @@ namespace {
 using base::str;
 using Kind = ConfigIssue::Kind;
 
-constexpr std::string_view kBuilt[] = {"Adam", "AdamW"};
+// An optimizer that is built: its parameters beside lr and weight_decay, and the defaults that are its own.
+struct Built {
+  std::string_view name;
+  double lr, eps;
+  double beta1, beta2;
+  std::string_view parameters;  // separated by spaces
+};
+
+constexpr std::string_view kTorchSwitches = "maximize foreach fused capturable differentiable";
+constexpr std::string_view kAdamParameters = "betas eps bias_correction adam_w_mode torch_adam amsgrad fp32_optimizer_states set_grad_none";
+constexpr Built kBuilt[] = {
+    {"Adam", 1e-3, 1e-8, 0.9, 0.999, kAdamParameters},
+    {"AdamW", 1e-3, 1e-8, 0.9, 0.999, kAdamParameters},
+    {"Lamb", 1e-3, 1e-8, 0.9, 0.999, "betas eps bias_correction eps_inside_sqrt min_coeff max_coeff amsgrad"},
+    {"Adagrad", 1e-2, 1e-10, 0.9, 0.999, "eps lr_decay initial_accumulator_value"},
+    {"Lion", 1e-3, 1e-8, 0.9, 0.999, "betas"},
+};
+// Torch's name, exactly as written.
+constexpr Built kSgd = {"SGD", 1e-3, 1e-8, 0.9, 0.999, "momentum dampening nesterov"};
+constexpr std::string_view kAllowed = "Adam, AdamW, Lamb, Adagrad, Lion or SGD";
+
 // DeepSpeed's own names, in any case.
-constexpr std::string_view kDeepSpeed[] = {"Lamb", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Adagrad",
-                                           "Lion", "Muon",       "MuAdam",      "MuAdamW",    "MuSGD"};
+constexpr std::string_view kDeepSpeed[] = {"OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Muon", "MuAdam", "MuAdamW", "MuSGD"};
 // torch.optim, exactly as written.
-constexpr std::string_view kTorch[] = {"Adadelta", "Adafactor", "Adamax", "ASGD", "LBFGS",     "NAdam",
-                                       "RAdam",    "RMSprop",   "Rprop",  "SGD",  "SparseAdam"};
+constexpr std::string_view kTorch[] = {"Adadelta", "Adafactor", "Adamax",  "ASGD",  "LBFGS",
+                                       "NAdam",    "RAdam",     "RMSprop", "Rprop", "SparseAdam"};
 
 std::string lower(std::string_view word) {
   std::string result(word);
@@ -28,36 +47,65 @@ std::string lower(std::string_view word) {
   return result;
 }
 
-template <size_t N>
-std::string_view find_any_case(const std::string_view (&names)[N], std::string_view word) {
-  for (const auto name : names) {
-    if (lower(name) == lower(word)) return name;
+const Built* find_built(std::string_view type) {
+  for (const auto& entry : kBuilt) {
+    if (lower(entry.name) == lower(type)) return &entry;
   }
-  return {};
+  return type == kSgd.name ? &kSgd : nullptr;
 }
 
 void judge_type(Settings& settings, const std::string& type) {
-  if (!find_any_case(kBuilt, type).empty()) return;
-  std::string_view known = find_any_case(kDeepSpeed, type);
-  if (known.empty() && std::find(std::begin(kTorch), std::end(kTorch), type) != std::end(kTorch)) known = type;
+  std::string_view known;
+  for (const auto name : kDeepSpeed) {
+    if (lower(name) == lower(type)) known = name;
+  }
+  if (std::find(std::begin(kTorch), std::end(kTorch), type) != std::end(kTorch)) known = type;
   if (!known.empty()) {
     settings.issues.push_back({Kind::kNotBuilt, "optimizer.type",
-                               str("got \"", type, "\"; this version has no ", known, ", allowed Adam or AdamW"),
-                               str("optimizer ", known)});
+                               str("got \"", type, "\"; this version has no ", known, ", allowed ", kAllowed), str("optimizer ", known)});
     return;
   }
-  std::vector<std::string_view> names;
-  for (const auto name : kBuilt) names.push_back(name);
-  for (const auto name : kDeepSpeed) names.push_back(name);
-  for (const auto name : kTorch) names.push_back(name);
+  std::vector<std::string_view> names = {kSgd.name};
+  for (const auto& entry : kBuilt) names.push_back(entry.name);
+  names.insert(names.end(), std::begin(kDeepSpeed), std::end(kDeepSpeed));
+  names.insert(names.end(), std::begin(kTorch), std::end(kTorch));
   std::vector<std::string> lower_names;
   for (const auto name : names) lower_names.push_back(lower(name));
-  std::string message = str("got ", shown(type), ", allowed Adam or AdamW");
+  std::string message = str("got ", shown(type), ", allowed ", kAllowed);
   const std::string near = base::nearest(lower(type), lower_names);
   for (size_t i = 0; i < names.size(); ++i) {
     if (!near.empty() && lower_names[i] == near) message += str("; did you mean \"", names[i], "\"?");
   }
   settings.refuse(Kind::kBadValue, "optimizer.type", message);
+}
+
+bool has_word(std::string_view words, std::string_view word) { return str(" ", words, " ").find(str(" ", word, " ")) != std::string::npos; }
+
+void check_parameters(Settings& settings, const Built& optimizer) {
+  const std::string prefix = "optimizer.params.";
+  for (const auto& [path, value] : settings.given) {
+    if (!path.starts_with(prefix)) continue;
+    const std::string name = path.substr(prefix.size());
+    if (name == "lr" || name == "weight_decay" || has_word(optimizer.parameters, name) || has_word(kTorchSwitches, name)) continue;
+    std::string list = "lr, weight_decay";
+    for (const char c : str(" ", optimizer.parameters)) list += c == ' ' ? std::string(", ") : std::string(1, c);
+    settings.refuse(Kind::kUnknownKey, path, str("got a parameter of other optimizers, allowed for ", optimizer.name, " ", list));
+  }
+}
+
+void check_combinations(Settings& settings, const Built& optimizer) {
+  const auto number = [&](const char* name) { return settings.number(str("optimizer.params.", name)); };
+  if (optimizer.name == "AdamW" && !settings.flag("optimizer.params.adam_w_mode")) {
+    settings.notes.push_back("optimizer.params.adam_w_mode: false changes nothing here: AdamW always decouples weight decay");
+  }
+  if (optimizer.name == "SGD" && settings.flag("optimizer.params.nesterov") && (number("momentum") == 0 || number("dampening") != 0)) {
+    settings.refuse(Kind::kConflict, "optimizer.params.nesterov", "got true, allowed with momentum above 0 and dampening 0 only");
+  }
+  if (optimizer.name == "Lamb" && number("min_coeff") > number("max_coeff")) {
+    settings.refuse(Kind::kConflict, "optimizer.params.min_coeff",
+                    str("got ", shown(settings.get("optimizer.params.min_coeff")), ", allowed at most max_coeff, here ",
+                        shown(settings.get("optimizer.params.max_coeff"))));
+  }
 }
 
 void check_betas(Settings& settings) {
@@ -83,38 +131,47 @@ void check_optimizer(Settings& settings) {
   check_betas(settings);
   const std::string type = settings.has("optimizer.type") ? settings.get("optimizer.type").get<std::string>() : "";
   if (type.empty()) {
-    if (settings.has("optimizer.type")) settings.refuse(Kind::kBadValue, "optimizer.type", "got \"\", allowed Adam or AdamW");
+    if (settings.has("optimizer.type")) settings.refuse(Kind::kBadValue, "optimizer.type", str("got \"\", allowed ", kAllowed));
     if (settings.has("optimizer.params") && !settings.spoiled("optimizer.type")) {
       settings.notes.push_back("optimizer: the section names no type, so there is no optimizer and params have no effect");
     }
     return;
   }
-  judge_type(settings, type);
-  if (find_any_case(kBuilt, type).empty()) return;
-  for (const auto& [path, value] : settings.given) {
-    if (!path.starts_with("optimizer.params.") || find_key(path)->status != Status::kDetail) continue;
-    settings.refuse(Kind::kUnknownKey, path,
-                    str("got a parameter of other optimizers, allowed for ", type,
-                        " lr, betas, eps, weight_decay, bias_correction, adam_w_mode, torch_adam"));
-  }
-  if (lower(type) == "adamw" && !settings.flag("optimizer.params.adam_w_mode")) {
-    settings.notes.push_back("optimizer.params.adam_w_mode: false changes nothing here: AdamW always decouples weight decay");
-  }
+  const Built* optimizer = find_built(type);
+  if (!optimizer) return judge_type(settings, type);
+  check_parameters(settings, *optimizer);
+  check_combinations(settings, *optimizer);
 }
 
 Config::Optimizer make_optimizer(const Settings& settings) {
   Config::Optimizer optimizer;
   if (!settings.has("optimizer.type")) return optimizer;
-  optimizer.type = lower(settings.get("optimizer.type").get<std::string>());
-  optimizer.lr = settings.number("optimizer.params.lr");
-  const auto betas = settings.get("optimizer.params.betas");
-  optimizer.beta1 = betas.at(0).get<double>();
-  optimizer.beta2 = betas.at(1).get<double>();
-  optimizer.eps = settings.number("optimizer.params.eps");
-  optimizer.bias_correction = settings.flag("optimizer.params.bias_correction");
-  optimizer.torch_adam = settings.flag("optimizer.params.torch_adam");
-  optimizer.adam_w_mode = optimizer.type == "adamw" || settings.flag("optimizer.params.adam_w_mode");
-  optimizer.weight_decay = settings.number("optimizer.params.weight_decay");
+  const std::string type = settings.get("optimizer.type").get<std::string>();
+  const Built* built = find_built(type);
+  if (!built) return optimizer;
+  optimizer.type = built == &kSgd ? type : lower(type);
+  const auto path = [](const char* name) { return str("optimizer.params.", name); };
+  optimizer.lr = settings.has(path("lr")) ? settings.number(path("lr")) : built->lr;
+  optimizer.eps = settings.has(path("eps")) ? settings.number(path("eps")) : built->eps;
+  optimizer.beta1 = built->beta1;
+  optimizer.beta2 = built->beta2;
+  if (settings.has(path("betas"))) {
+    const auto betas = settings.get(path("betas"));
+    optimizer.beta1 = betas.at(0).get<double>();
+    optimizer.beta2 = betas.at(1).get<double>();
+  }
+  optimizer.bias_correction = settings.flag(path("bias_correction"));
+  optimizer.torch_adam = settings.flag(path("torch_adam"));
+  optimizer.adam_w_mode = optimizer.type == "adamw" || settings.flag(path("adam_w_mode"));
+  optimizer.weight_decay = settings.number(path("weight_decay"));
+  optimizer.momentum = settings.number(path("momentum"));
+  optimizer.dampening = settings.number(path("dampening"));
+  optimizer.nesterov = settings.flag(path("nesterov"));
+  optimizer.lr_decay = settings.number(path("lr_decay"));
+  optimizer.initial_accumulator_value = settings.number(path("initial_accumulator_value"));
+  optimizer.min_coeff = settings.number(path("min_coeff"));
+  optimizer.max_coeff = settings.number(path("max_coeff"));
+  optimizer.eps_inside_sqrt = settings.flag(path("eps_inside_sqrt"));
   // torch's AdamW is the one class of the four that decays without being asked.
   constexpr double kTorchAdamWDecay = 0.01;
   if (optimizer.torch_adam && optimizer.adam_w_mode && !settings.has("optimizer.params.weight_decay"))

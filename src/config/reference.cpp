@@ -68,7 +68,8 @@ constexpr const char* kIntroduction =
 
 This page is generated from the schema in `src/config/schema_*.cpp`; a test fails when it is out of date.
 
-A configuration is a JSON object. Comments (`#`, `//`, `/* */`) and trailing commas are allowed. Every error is reported at once, each with its
+A configuration is a JSON object. Comments (`#`, `//`, `/* */`), trailing commas and line breaks in place of commas are allowed, as are keys and
+words without quotes, texts in single quotes, and a file without the outermost braces (hjson). Every error is reported at once, each with its
 key, what was given, what is allowed and the nearest valid key. Unknown and repeated keys are errors. Defaults are those of DeepSpeed 0.18.4.
 
 - `5e8` and `500000000.0` are integers. Numbers must be finite. `true` is not a number.

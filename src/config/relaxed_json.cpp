@@ -17,12 +17,14 @@ using nlohmann::json;
 
 constexpr int kDeepest = 64;  // nesting; far above any real file, far below what recursion can take
 
+constexpr std::string_view kThreeQuotes = "'''";
+
 struct SyntaxError {
   std::string message;
   size_t offset;
 };
 
-// Recursive descent over the bytes of the text. A further dialect hooks in at key(), value() and skip_blank().
+// Recursive descent over the bytes of the text.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text) {
@@ -32,7 +34,7 @@ class Scanner {
   json whole() {
     skip_blank();
     if (at_ == text_.size()) fail("the text is empty, an object { } is needed");
-    json result = value("", 0);
+    json result = without_braces() ? members("", 0, '\0') : value("", 0);
     skip_blank();
     if (at_ != text_.size()) fail(str("unexpected ", shown(), " after the end of the configuration"));
     return result;
@@ -101,17 +103,42 @@ class Scanner {
         return list(path, depth);
       case '"':
         return text();
+      case '\'':
+        if (text_.substr(at_, kThreeQuotes.size()) == kThreeQuotes) return lines();
+        return text();
       default:
-        return word_or_number();
+        return plain();
     }
   }
 
+  // Whether the text begins with a key: the braces of the outermost object are left out.
+  bool without_braces() {
+    const size_t start = at_;
+    const char first = peek();
+    bool found = false;
+    if (first != '{' && first != '[') {
+      try {
+        key();
+        skip_blank();
+        found = peek() == ':';
+      } catch (const SyntaxError&) {
+      }
+    }
+    at_ = start;
+    return found;
+  }
+
   json object(const std::string& path, int depth) {
-    json result = json::object();
     ++at_;
+    return members(path, depth, '}');
+  }
+
+  // Up to and with `close`; '\0': up to the end of the text.
+  json members(const std::string& path, int depth, char close) {
+    json result = json::object();
     for (;;) {
       skip_blank();
-      if (take("}")) return result;
+      if (ends(close)) return result;
       const size_t key_offset = at_;
       std::string name = key();
       const std::string full = path.empty() ? name : path + "." + name;
@@ -125,15 +152,18 @@ class Scanner {
       } else {
         result[std::move(name)] = std::move(item);
       }
-      skip_blank();
-      if (take(",")) continue;
-      if (peek() != '}') fail(str("expected \",\" or \"}\", found ", shown()));
+      separator(close);
     }
   }
 
+  // In quotes, or a run of characters that end neither a key nor a value.
   std::string key() {
-    if (peek() != '"') fail(str("expected a key in double quotes, found ", shown()));
-    return text();
+    if (peek() == '"' || peek() == '\'') return text();
+    constexpr std::string_view kEnds = ",:{}[]\"'#/";
+    const size_t start = at_;
+    while (at_ < text_.size() && text_[at_] > ' ' && text_[at_] < 0x7F && kEnds.find(text_[at_]) == std::string_view::npos) ++at_;
+    if (at_ == start) fail(str("expected a key, found ", shown()));
+    return std::string(text_.substr(start, at_ - start));
   }
 
   json list(const std::string& path, int depth) {
@@ -141,12 +171,61 @@ class Scanner {
     ++at_;
     for (;;) {
       skip_blank();
-      if (take("]")) return result;
+      if (ends(']')) return result;
       result.push_back(value(str(path, "[", result.size(), "]"), depth + 1));
-      skip_blank();
-      if (take(",")) continue;
-      if (peek() != ']') fail(str("expected \",\" or \"]\", found ", shown()));
+      separator(']');
     }
+  }
+
+  bool ends(char close) {
+    if (close == '\0') return at_ == text_.size();
+    return take(std::string_view(&close, 1));
+  }
+
+  // A comma, or the end of a line in its place.
+  void separator(char close) {
+    const size_t start = at_;
+    skip_blank();
+    if (take(",")) return;
+    if (close == '\0' ? at_ == text_.size() : peek() == close) return;
+    if (at_ < text_.size() && text_.substr(start, at_ - start).find('\n') != std::string_view::npos) return;
+    if (close == '\0') fail(str("expected \",\" or a new line, found ", shown()));
+    fail(str("expected \",\" or \"", close, "\", found ", shown()));
+  }
+
+  // A word of JSON, a number, or text without quotes, which runs to the end of its line.
+  json plain() {
+    const size_t start = at_;
+    try {
+      json result = word_or_number();
+      const size_t end = at_;
+      while (peek() == ' ' || peek() == '\t' || peek() == '\r') ++at_;
+      constexpr std::string_view kMayFollow = "\n,}]#/";
+      if (at_ == text_.size() || kMayFollow.find(peek()) != std::string_view::npos) {
+        at_ = end;
+        return result;
+      }
+    } catch (const SyntaxError&) {
+    }
+    at_ = start;
+    constexpr std::string_view kNeverFirst = "{}[],:";
+    if (at_ == text_.size() || kNeverFirst.find(peek()) != std::string_view::npos) fail(str("expected a value, found ", shown()));
+    std::string result;
+    while (at_ < text_.size() && text_[at_] != '\n') {
+      if (static_cast<unsigned char>(text_[at_]) >= 0x80) {
+        utf8(result);
+      } else {
+        result += text_[at_++];
+      }
+    }
+    while (!result.empty() && (result.back() == ' ' || result.back() == '\t' || result.back() == '\r')) result.pop_back();
+    // Almost surely a mistake in ordinary JSON, which would otherwise be reported at some later place.
+    constexpr std::string_view kNeverLast = ",}]";
+    if (result.find('"') != std::string::npos || kNeverLast.find(result.back()) != std::string_view::npos) {
+      at_ = start;
+      fail(str("expected a value; text without quotes runs to the end of its line, got ", result.substr(0, 40)));
+    }
+    return result;
   }
 
   json word_or_number() {
@@ -163,6 +242,38 @@ class Scanner {
     const char next = peek();
     if (std::isalnum(static_cast<unsigned char>(next)) || next == '_') fail(str("unexpected ", shown(), " after a value"));
     return word;
+  }
+
+  // Between three quotes. A first line break and the last one do not count; lines lose the indentation of the opening quotes.
+  std::string lines() {
+    const size_t line_break = at_ == 0 ? std::string_view::npos : text_.rfind('\n', at_ - 1);
+    const size_t indent = line_break == std::string_view::npos ? at_ : at_ - line_break - 1;
+    at_ += kThreeQuotes.size();
+    const size_t start = at_;
+    while (peek() == ' ' || peek() == '\t' || peek() == '\r') ++at_;
+    if (take("\n")) {
+      skip_indent(indent);
+    } else {
+      at_ = start;
+    }
+    std::string result;
+    while (!take(kThreeQuotes)) {
+      if (at_ >= text_.size()) fail("a text between three quotes is never closed");
+      const char c = text_[at_];
+      if (static_cast<unsigned char>(c) >= 0x80) {
+        utf8(result);
+        continue;
+      }
+      if (c != '\r') result += c;
+      ++at_;
+      if (c == '\n') skip_indent(indent);
+    }
+    if (!result.empty() && result.back() == '\n') result.pop_back();
+    return result;
+  }
+
+  void skip_indent(size_t indent) {
+    for (; indent > 0 && (peek() == ' ' || peek() == '\t'); --indent) ++at_;
   }
 
   size_t digits() {
@@ -203,11 +314,11 @@ class Scanner {
 
   std::string text() {
     std::string result;
-    ++at_;
+    const auto quote = static_cast<unsigned char>(text_[at_++]);
     for (;;) {
       if (at_ >= text_.size()) fail("a string is never closed");
       const auto byte = static_cast<unsigned char>(text_[at_]);
-      if (byte == '"') {
+      if (byte == quote) {
         ++at_;
         return result;
       }
@@ -225,7 +336,7 @@ class Scanner {
   }
 
   void escape(std::string& result) {
-    static constexpr std::string_view kFrom = "\"\\/bfnrt", kTo = "\"\\/\b\f\n\r\t";
+    static constexpr std::string_view kFrom = "\"'\\/bfnrt", kTo = "\"'\\/\b\f\n\r\t";
     const size_t which = kFrom.find(peek());
     if (at_ < text_.size() && which != std::string_view::npos) {
       result += kTo[which];

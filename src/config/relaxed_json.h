@@ -1,7 +1,9 @@
 // Text of a configuration file -> JSON value.
 //
 // The dialect: JSON plus comments (`#`, `//`, `/* */`), trailing commas, a byte order mark, and the number tokens NaN and Infinity (kept, so
-// that the check of the key they stand at can refuse them by name). Keys and strings are quoted.
+// that the check of the key they stand at can refuse them by name). As in hjson a line break may stand for a comma, keys may go without quotes,
+// text may have single quotes, three of them (several lines) or none (then it runs to the end of its line), and the outermost braces may be
+// missing. Unlike hjson, text without quotes must not hold a double quote or end in a comma or bracket.
 #pragma once
 
 #include <nlohmann/json.hpp>

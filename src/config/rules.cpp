@@ -30,6 +30,13 @@ void precision(Settings& settings, int64_t stage) {
   if (on(settings, "bf16.bf16_optimizer_states") && !on(settings, "bf16.bf16_master_weights_and_grads")) {
     settings.refuse(Kind::kConflict, "bf16.bf16_optimizer_states", "got true, allowed with bf16.bf16_master_weights_and_grads true only");
   }
+  // Their own status is "detail": they may stand in a file whose fp16 is off.
+  for (const char* path : {"fp16.auto_cast", "fp16.fp16_master_weights_and_grads"}) {
+    if (!half || !on(settings, path)) continue;
+    const std::string feature(find_key(path)->about);
+    settings.issues.push_back(
+        {Kind::kNotBuilt, path, str("got true with fp16.enabled; this version has no ", feature, ", allowed false"), feature});
+  }
   const int64_t power = settings.integer("fp16.initial_scale_power"), least = settings.integer("fp16.min_loss_scale");
   if (power < 62 && least > (int64_t{1} << power)) {
     settings.notes.push_back(str("fp16.min_loss_scale: ", least, " is above the first scale, 2 to the power ", power));

@@ -8,7 +8,8 @@ namespace {
 using enum Type;
 using enum Status;
 
-constexpr std::string_view kHalf = "fp16";
+constexpr std::string_view kAutoCast = "fp16 auto_cast";
+constexpr std::string_view kHalfMasters = "fp16 master weights";
 constexpr std::string_view kAutocast = "autocast";
 
 constexpr Key kRows[] = {
@@ -24,15 +25,16 @@ constexpr Key kRows[] = {
      "Moments in bf16; needs bf16_master_weights_and_grads."},
 
     {"fp16", kSection, "", "", kBuilt, "", "", "fp16 weights with fp32 masters and loss scaling.", kTyped},
-    {"fp16.enabled", kBool, "false", "", kNotBuilt, kHalf, "", "Switch. Not together with bf16."},
-    {"fp16.auto_cast", kBool, "false", "", kDetail, kHalf, "", "Cast floating inputs of forward."},
-    {"fp16.loss_scale", kNumber, "0.0", ">= 0", kDetail, kHalf, "", "Static loss scale; 0: dynamic."},
-    {"fp16.initial_scale_power", kInteger, "16", "0 .. 127", kDetail, kHalf, "", "The first dynamic scale is 2 to this power."},
-    {"fp16.loss_scale_window", kInteger, "1000", "> 0", kDetail, kHalf, "", "Clean steps before the scale doubles."},
-    {"fp16.hysteresis", kInteger, "2", "> 0", kDetail, kHalf, "", "Overflows before the scale halves."},
-    {"fp16.consecutive_hysteresis", kBool, "false", "", kDetail, kHalf, "", "A clean step restores the hysteresis."},
-    {"fp16.min_loss_scale", kInteger, "1", "> 0", kDetail, kHalf, "", "Least dynamic scale."},
-    {"fp16.fp16_master_weights_and_grads", kBool, "false", "", kDetail, kHalf, "", "Masters and gradients in fp16; needs stage 1, 2 or 3."},
+    {"fp16.enabled", kBool, "false", "", kBuilt, "", "", "Switch. Not together with bf16."},
+    {"fp16.auto_cast", kBool, "false", "", kDetail, kAutoCast, "", "Cast floating inputs of forward."},
+    {"fp16.loss_scale", kNumber, "0.0", ">= 0", kBuilt, "", "", "Static loss scale; 0: dynamic."},
+    {"fp16.initial_scale_power", kInteger, "16", "0 .. 127", kBuilt, "", "", "The first dynamic scale is 2 to this power."},
+    {"fp16.loss_scale_window", kInteger, "1000", "> 0", kBuilt, "", "", "Clean steps before the scale doubles."},
+    {"fp16.hysteresis", kInteger, "2", "> 0", kBuilt, "", "", "Overflows before the scale halves."},
+    {"fp16.consecutive_hysteresis", kBool, "false", "", kBuilt, "", "", "A clean step restores the hysteresis."},
+    {"fp16.min_loss_scale", kInteger, "1", "> 0", kBuilt, "", "", "Least dynamic scale."},
+    {"fp16.fp16_master_weights_and_grads", kBool, "false", "", kDetail, kHalfMasters, "",
+     "Masters and gradients in fp16; needs stage 1, 2 or 3."},
     {"fp16.amd_optimized", kBool, "false", "", kNoEffect, "an extension of other builds", "", "Extension; accepted."},
 
     {"amp", kSection, "", "", kBuilt, "", "", "Apex mixed precision; all other keys are handed to it."},

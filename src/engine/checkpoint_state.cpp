@@ -16,8 +16,9 @@ using Json = nlohmann::ordered_json;
 
 checkpoint::Image image_of(EngineImpl& engine) {
   checkpoint::Image image;
+  image.state_names = engine.state_names();
   for (const auto& state : engine.unit_states())
-    image.units.push_back({&state.unit->layout(), state.parameter, state.moment, state.variance});
+    image.units.push_back({&state.unit->layout(), state.parameter, state.unit->trainable(), state.states});
   return image;
 }
 
@@ -38,6 +39,7 @@ std::string run_json(EngineImpl& engine) {
     rates.push_back(std::move(entry));
   }
   run["rates"] = std::move(rates);
+  if (engine.scaler()) run["loss_scale"] = Json::parse(engine.scaler()->state_json());
   run["config"] = Json::parse(engine.config().source_json);
   run["library_version"] = DEEPSPEED_VERSION;
   return run.dump();
@@ -66,6 +68,8 @@ void restore_run(EngineImpl& engine, const std::string& text, const std::string&
       if (rates[g].contains("betas")) group.betas = std::make_pair(rates[g]["betas"][0].get<double>(), rates[g]["betas"][1].get<double>());
     }
     engine.schedule()->load_state_json(run.at("schedule").dump());
+    // A checkpoint of another precision has none: the scale starts afresh.
+    if (engine.scaler() && run.contains("loss_scale")) engine.scaler()->load_state_json(run["loss_scale"].dump());
     engine.progress() = p;
   } catch (const Json::exception& error) {
     throw Error(ErrorCode::kCheckpointDamaged, "checkpoint", base::str(path, "/index.json: run state: ", error.what()));

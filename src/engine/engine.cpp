@@ -51,14 +51,10 @@ std::vector<double> Engine::get_lr() const {
   return rates;
 }
 
-std::vector<std::pair<double, double>> Engine::get_mom() const {
-  std::vector<std::pair<double, double>> momenta;
-  const auto& optimizer = impl_->config().optimizer;
-  for (const auto& group : impl_->rates()) momenta.push_back(group.betas.value_or(std::make_pair(optimizer.beta1, optimizer.beta2)));
-  return momenta;
-}
+std::vector<std::vector<double>> Engine::get_mom() const { return impl_->momenta_of_groups(); }
 
 std::optional<double> Engine::get_global_grad_norm() const { return impl_->grad_norm(); }
+double Engine::loss_scale() const { return impl_->loss_scale(); }
 bool Engine::was_step_applied() const { return impl_->step_applied(); }
 int64_t Engine::skipped_steps() const { return impl_->progress().skipped_steps; }
 int64_t Engine::global_steps() const { return impl_->progress().global_steps; }

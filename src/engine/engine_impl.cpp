@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cmath>
 #include <regex>
 
 #include "accel/device.h"
@@ -11,6 +12,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "optim/make_optimizer.h"
 #include "zero/interception.h"
 #include "zero/unit_planner.h"
 
@@ -30,6 +32,19 @@ at::ScalarType scalar_type(DataType type) {
   return at::kFloat;
 }
 
+const char* precision_name(at::ScalarType type) { return type == at::kFloat ? "fp32" : type == at::kHalf ? "fp16" : "bf16"; }
+
+precision::LossScalerOptions scaler_options(const Config::Float16& fp16) {
+  precision::LossScalerOptions options;
+  options.dynamic = fp16.loss_scale == 0;
+  options.initial = options.dynamic ? std::ldexp(1.0, fp16.initial_scale_power) : fp16.loss_scale;
+  options.window = fp16.loss_scale_window;
+  options.hysteresis = fp16.hysteresis;
+  options.consecutive_hysteresis = fp16.consecutive_hysteresis;
+  options.minimum = fp16.min_loss_scale;
+  return options;
+}
+
 }  // namespace
 
 EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& options, Config config,
@@ -39,7 +54,9 @@ EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& optio
       communicator_(std::move(communicator)),
       device_(accel::choose_device(options.device, rank_info_from_environment().local_rank)),
       probe_(at::empty({0}, at::TensorOptions().device(device_))),
-      working_type_(config_.bf16.enabled ? at::kBFloat16 : at::kFloat),
+      working_type_(config_.fp16.enabled   ? at::kHalf
+                    : config_.bf16.enabled ? at::kBFloat16
+                                           : at::kFloat),
       share_memory_(options.share_memory) {
   at::NoGradGuard no_grad;
   zero::InterceptionOff off;
@@ -55,6 +72,7 @@ EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& optio
   make_units(tensors, group_of);
   adopt_buffers(tensors);
   make_optimizer();
+  if (config_.fp16.enabled) scaler_.emplace(scaler_options(config_.fp16));
   schedule_ = schedule::make_schedule(config_.scheduler.type, config_.scheduler.params_json, rates_);
   make_gradient_flow();
   if (communicator_->rank() == 0) {
@@ -111,7 +129,14 @@ void EngineImpl::make_groups(const EngineOptions& options, const tensor::ModuleT
     renumbered[g] = static_cast<int>(groups_.size());
     const auto& defaults = config_.optimizer;
     groups_.push_back({wanted[g].eps.value_or(defaults.eps), wanted[g].weight_decay.value_or(defaults.weight_decay)});
-    rates_.push_back({wanted[g].lr.value_or(defaults.lr), wanted[g].betas.value_or(std::make_pair(defaults.beta1, defaults.beta2))});
+    rates_.push_back({wanted[g].lr.value_or(defaults.lr), {}});
+    if (defaults.has_betas()) {
+      rates_.back().betas = wanted[g].betas.value_or(std::make_pair(defaults.beta1, defaults.beta2));
+    } else if (wanted[g].betas) {
+      throw Error(ErrorCode::kUsage, "engine",
+                  base::str("parameter group: got betas (expression \"", wanted[g].match,
+                            "\"), allowed for Adam, AdamW, Lamb and Lion, not ", defaults.type));
+    }
   }
   if (groups_.empty()) {
     throw Error(ErrorCode::kUsage, "engine", "initialize: got no parameter that requires a gradient, allowed at least one");
@@ -184,25 +209,26 @@ void EngineImpl::adopt_buffers(const tensor::ModuleTensors& tensors) {
 }
 
 void EngineImpl::make_optimizer() {
-  decoupled_ = config_.optimizer.adam_w_mode;
-  if (!decoupled_ && !config_.optimizer.torch_adam && device_.is_cpu()) {
+  Config::Optimizer chosen = config_.optimizer;
+  if (chosen.type == "adam" && !chosen.adam_w_mode && !chosen.torch_adam && device_.is_cpu()) {
     // Measured: DeepSpeed's fused Adam ignores adam_w_mode on CPUs. Same configuration, same numbers; the user is told how to get the other form.
-    decoupled_ = true;
+    chosen.adam_w_mode = true;
     if (communicator_->rank() == 0 && config_.optimizer.weight_decay != 0) {
       base::log_warning(
           "optimizer Adam with adam_w_mode false: weight decay is decoupled on the CPU, as in DeepSpeed's fused Adam there; add ",
           "\"torch_adam\": true to optimizer.params for decay inside the gradient");
     }
   }
-  std::vector<int64_t> sizes;
+  std::vector<optim::RunLayout> runs;
   for (const size_t index : trained_) {
     const auto& unit = *units_[index];
     const at::Tensor& working = policy_.shard_optimizer ? unit.shard() : unit.flat();
-    sizes.push_back(working.numel());
+    const auto whole = tensor::Range{0, unit.elements()};
+    runs.push_back(optim::run_layout(unit.layout(), policy_.shard_optimizer ? unit.layout().shard(communicator_->rank()) : whole));
     // In fp32 the working values are the master; 16-bit values get an fp32 one that starts from them.
     masters_.push_back(working_type_ == at::kFloat ? working : working.to(at::kFloat));
   }
-  adam_ = std::make_unique<optim::FlatAdam>(sizes, device_);
+  optimizer_ = optim::make_optimizer(chosen, runs, device_);
 }
 
 void EngineImpl::make_gradient_flow() {
@@ -240,6 +266,20 @@ void EngineImpl::make_gradient_flow() {
   });
 }
 
+std::vector<std::vector<double>> EngineImpl::momenta_of_groups() const {
+  std::vector<std::vector<double>> momenta;
+  for (const auto& group : rates_) {
+    if (group.betas) {
+      momenta.push_back({group.betas->first, group.betas->second});
+    } else if (config_.optimizer.type == "SGD") {
+      momenta.push_back({config_.optimizer.momentum});
+    } else {
+      momenta.emplace_back();
+    }
+  }
+  return momenta;
+}
+
 MemoryPlan EngineImpl::memory_plan() const {
   MemoryPlan plan;
   const auto width = static_cast<int64_t>(c10::elementSize(working_type_));
@@ -251,7 +291,7 @@ MemoryPlan EngineImpl::memory_plan() const {
     if (!unit->trainable()) continue;
     plan.trainable += unit->layout().elements();
     const int64_t owned = policy_.shard_optimizer ? unit->layout().shard_elements() : unit->elements();
-    plan.optimizer_bytes += owned * 8 + (working_type_ == at::kFloat ? 0 : owned * 4);
+    plan.optimizer_bytes += owned * optimizer_->states().bytes_per_element() + (working_type_ == at::kFloat ? 0 : owned * 4);
     plan.gradient_bytes += owned * 4;
     trained_elements += unit->elements();
     largest_unit = std::max(largest_unit, unit->elements());
@@ -270,7 +310,7 @@ MemoryPlan EngineImpl::memory_plan() const {
 
 std::string EngineImpl::describe() const {
   const MemoryPlan plan = memory_plan();
-  return base::str("ZeRO stage ", config_.zero.stage, ", ", working_type_ == at::kFloat ? "fp32" : "bf16", ", ", communicator_->size(),
+  return base::str("ZeRO stage ", config_.zero.stage, ", ", precision_name(working_type_), ", ", communicator_->size(),
                    communicator_->size() == 1 ? " rank (" : " ranks (", communicator_->backend(), "), ",
                    base::human_count(static_cast<double>(plan.parameters)), " parameters (",
                    base::human_count(static_cast<double>(plan.trainable)), " trained) in ", plan.units, " units on ", device_.str(),

@@ -11,7 +11,8 @@
 
 #include "base/trace.h"
 #include "deepspeed/engine.h"
-#include "optim/flat_adam.h"
+#include "optim/optimizer.h"
+#include "precision/loss_scaler.h"
 #include "schedule/schedule.h"
 #include "tensor/parameter_list.h"
 #include "zero/gradient_flow.h"
@@ -55,11 +56,12 @@ class EngineImpl {
   // Part `index` of the training state as the checkpoint sees it: this rank's shard of each unit, whatever the stage.
   struct UnitState {
     const zero::Unit* unit;
-    at::Tensor parameter;         // fp32 master when trained, else the working values; [shard]
-    at::Tensor moment, variance;  // fp32 [shard]; undefined when frozen
+    at::Tensor parameter;            // fp32 master when trained, else the working values; [shard]
+    std::vector<at::Tensor> states;  // of the optimizer, in the order of state_names(); fp32 [shard]; none when frozen
   };
   std::vector<UnitState> unit_states();
-  // After parameters and moments have been overwritten through unit_states(): brings working copies and other ranks up to date.
+  const std::vector<std::string>& state_names() { return optimizer_->states().names(); }
+  // After parameters and states have been overwritten through unit_states(): brings working copies and other ranks up to date.
   void publish_loaded_state();
 
   const Config& config() const { return config_; }
@@ -68,7 +70,11 @@ class EngineImpl {
   Progress& progress() { return progress_; }
   schedule::Schedule* schedule() { return schedule_.get(); }
   const std::vector<schedule::GroupRates>& rates() const { return rates_; }
+  // Per group: betas, the momentum alone, or nothing.
+  std::vector<std::vector<double>> momenta_of_groups() const;
   std::optional<double> grad_norm() const { return grad_norm_; }
+  double loss_scale() const { return scaler_ ? scaler_->scale() : 1.0; }
+  std::optional<precision::LossScaler>& scaler() { return scaler_; }
   bool step_applied() const { return step_applied_; }
   const zero::ResidencyStatistics* residency_statistics() const { return residency_ ? &residency_->statistics() : nullptr; }
   // Loads set these so that a schedule-less run keeps its rates.
@@ -85,6 +91,8 @@ class EngineImpl {
   void make_optimizer();
   void make_gradient_flow();
   void optimizer_step();
+  void skip_step();
+  optim::RunUpdate run_update(size_t trained, double grad_scale) const;
   void print_progress();
   void publish_parameters();
   std::string describe() const;
@@ -104,15 +112,15 @@ class EngineImpl {
   std::vector<Group> groups_;
   std::vector<schedule::GroupRates> rates_;  // per group: what the next step uses
   std::vector<at::Tensor> masters_;          // by trained unit: fp32, [shard] or [padded] when optimizer state is whole
-  std::unique_ptr<optim::FlatAdam> adam_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<schedule::Schedule> schedule_;
-  std::unique_ptr<zero::Residency> residency_;  // stage 3 only
+  std::optional<precision::LossScaler> scaler_;  // fp16 only
+  std::unique_ptr<zero::Residency> residency_;   // stage 3 only
   zero::GradientOptions gradient_options_;
   std::unique_ptr<zero::GradientFlow> gradients_;
   std::function<void(bool)> set_mode_;
   bool backward_done_ = false;
   bool boundary_pass_ = false;
-  bool decoupled_ = true;  // weight decay outside the gradient
 
   // wall_clock_breakdown: milliseconds since the last line. What passes outside backward() and step() is the model's forward and its data.
   struct Clock {

@@ -18,15 +18,14 @@ std::vector<EngineImpl::UnitState> EngineImpl::unit_states() {
   std::vector<UnitState> states;
   size_t t = 0;
   for (const auto& unit : units_) {
-    UnitState state{unit.get(), unit->shard(), {}, {}};
+    UnitState state{unit.get(), unit->shard(), {}};
     if (unit->trainable()) {
       const auto range = unit->layout().shard(communicator_->rank());
       const auto part = [&](const at::Tensor& tensor) {
         return policy_.shard_optimizer ? tensor : tensor.narrow(0, range.begin, range.size());
       };
       state.parameter = part(masters_[t]);
-      state.moment = part(adam_->moment(t));
-      state.variance = part(adam_->variance(t));
+      for (size_t i = 0; i < state_names().size(); ++i) state.states.push_back(part(optimizer_->states().get(t, i)));
       ++t;
     }
     states.push_back(std::move(state));
@@ -44,7 +43,9 @@ void EngineImpl::publish_loaded_state() {
     if (unit->trainable()) {
       if (whole_state && communicator_->size() > 1) {
         const auto range = unit->layout().shard(communicator_->rank());
-        for (at::Tensor tensor : {masters_[t], adam_->moment(t), adam_->variance(t)}) {
+        std::vector<at::Tensor> tensors = {masters_[t]};
+        for (size_t i = 0; i < state_names().size(); ++i) tensors.push_back(optimizer_->states().get(t, i));
+        for (const at::Tensor& tensor : tensors) {
           communicator_->all_gather(tensor, tensor.narrow(0, range.begin, range.size()), base::str("loaded state of ", unit->label()))
               ->wait();
         }

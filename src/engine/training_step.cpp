@@ -47,11 +47,16 @@ at::Tensor EngineImpl::backward(const at::Tensor& loss) {
   boundary_pass_ = at_boundary();
   gradients_->begin(boundary_pass_);
   if (residency_) residency_->begin_backward();
-  at::Tensor scaled = loss;
+  at::Tensor shared = loss;
   try {
     if (config_.gradient_accumulation_steps > 1)
-      scaled = at::div(loss, at::Scalar(static_cast<double>(config_.gradient_accumulation_steps)));
-    scaled.backward();
+      shared = at::div(loss, at::Scalar(static_cast<double>(config_.gradient_accumulation_steps)));
+    // In fp32, so that a loss in fp16 does not overflow on its own.
+    if (scaler_) {
+      shared.to(at::kFloat).mul(scaler_->scale()).backward();
+    } else {
+      shared.backward();
+    }
     gradients_->end();
   } catch (...) {
     gradients_->abandon();
@@ -63,7 +68,7 @@ at::Tensor EngineImpl::backward(const at::Tensor& loss) {
   zero::set_interception(before);
   backward_done_ = true;
   clock_.lap(&clock_.backward);
-  return scaled.detach();
+  return shared.detach();
 }
 
 void EngineImpl::step() {
@@ -94,13 +99,14 @@ void EngineImpl::print_progress() {
   }
   if (!config_.steps_per_print || progress_.global_steps % *config_.steps_per_print != 0) return;
   std::vector<std::string> rates, momenta;
-  for (const auto& group : rates_) {
-    const auto betas = group.betas.value_or(std::make_pair(config_.optimizer.beta1, config_.optimizer.beta2));
-    rates.push_back(base::str(group.lr));
-    momenta.push_back(base::str("(", betas.first, ", ", betas.second, ")"));
+  for (const auto& group : rates_) rates.push_back(base::str(group.lr));
+  for (const auto& values : momenta_of_groups()) {
+    std::vector<std::string> words;
+    for (const double value : values) words.push_back(base::str(value));
+    momenta.push_back(words.size() == 1 ? words[0] : base::str("(", base::join(words, ", "), ")"));
   }
   base::log_info("step=", progress_.global_steps, ", skipped=", progress_.skipped_steps, ", lr=[", base::join(rates, ", "), "], mom=[",
-                 base::join(momenta, ", "), "]");
+                 base::join(momenta, ", "), "]", scaler_ ? base::str(", loss_scale=", scaler_->scale()) : std::string());
 }
 
 void EngineImpl::zero_grad() {
@@ -121,17 +127,13 @@ void EngineImpl::optimizer_step() {
   const comm::NormAgreement agreed = comm::agree_on_norm(*communicator_, sum, finite, calls, probe_);
 
   const double ranks = communicator_->size();
-  const double scale_after = config_.prescale_gradients ? 1.0 : config_.gradient_predivide_factor / ranks;
+  // The scale changes only at the end of a step, so this is the one that its losses were multiplied with.
+  const double scale_after = (config_.prescale_gradients ? 1.0 : config_.gradient_predivide_factor / ranks) / loss_scale();
   const double norm = std::sqrt(agreed.square_sum) * scale_after;
   ++progress_.global_steps;
   progress_.global_samples += config_.train_batch_size;
   if (!agreed.finite || !std::isfinite(norm)) {
-    // One non-finite value would stay in the moments and weights for good.
-    ++progress_.skipped_steps;
-    grad_norm_.reset();
-    gradients_->clear();
-    base::log_warning("step ", progress_.global_steps, ": gradients are not finite, skipped on all ranks (", progress_.skipped_steps,
-                      " skipped so far)");
+    skip_step();
     return;
   }
   grad_norm_ = norm;
@@ -139,26 +141,51 @@ void EngineImpl::optimizer_step() {
   if (config_.gradient_clipping > 0) grad_scale /= std::max(1.0, (norm + 1e-6) / config_.gradient_clipping);
 
   ++progress_.optimizer_steps;
+  if (optimizer_->needs_preparation()) {
+    for (size_t t = 0; t < trained_.size(); ++t) optimizer_->prepare(run_update(t, grad_scale));
+    optimizer_->exchange([this](double* values, size_t count) {
+      if (policy_.shard_optimizer) comm::sum_over_ranks(*communicator_, values, count, "norms of parameters", probe_);
+    });
+  }
   for (size_t t = 0; t < trained_.size(); ++t) {
-    const zero::Unit& unit = *units_[trained_[t]];
-    const auto group = static_cast<size_t>(unit.group());
-    const auto betas = rates_[group].betas.value_or(std::make_pair(config_.optimizer.beta1, config_.optimizer.beta2));
-    const optim::AdamSettings settings{rates_[group].lr,
-                                       betas.first,
-                                       betas.second,
-                                       groups_[group].eps,
-                                       groups_[group].weight_decay,
-                                       decoupled_,
-                                       config_.optimizer.bias_correction};
-    const at::Tensor gradient = policy_.shard_optimizer ? gradients_->shard_gradient(t) : gradients_->whole_gradient(t);
-    at::Tensor half_copy;
-    if (working_type_ != at::kFloat) half_copy = policy_.shard_optimizer ? unit.shard() : unit.flat();
-    adam_->update(t, masters_[t], gradient, half_copy, settings, progress_.optimizer_steps, grad_scale);
+    optimizer_->update(run_update(t, grad_scale));
   }
   gradients_->clear();
   publish_parameters();
   schedule_->step();
+  if (scaler_) scaler_->update(/*overflow=*/false);
   step_applied_ = true;
+}
+
+// One non-finite value would stay in the moments and weights for good.
+void EngineImpl::skip_step() {
+  ++progress_.skipped_steps;
+  grad_norm_.reset();
+  gradients_->clear();
+  const double attempted = loss_scale();
+  std::string scaling;
+  if (scaler_) {
+    scaler_->update(/*overflow=*/true);
+    scaling = base::str("; loss scale ", attempted, " -> ", scaler_->scale());
+    if (scaler_->dynamic() && scaler_->scale() == attempted) scaling += base::str(", ", scaler_->tolerance_left() - 1, " more tolerated");
+  }
+  base::log_warning("step ", progress_.global_steps, ": gradients are not finite, skipped on all ranks (", progress_.skipped_steps,
+                    " skipped so far)", scaling);
+}
+
+optim::RunUpdate EngineImpl::run_update(size_t trained, double grad_scale) const {
+  const zero::Unit& unit = *units_[trained_[trained]];
+  const auto group = static_cast<size_t>(unit.group());
+  const auto betas = rates_[group].betas.value_or(std::make_pair(config_.optimizer.beta1, config_.optimizer.beta2));
+  optim::RunUpdate update;
+  update.run = trained;
+  update.master = masters_[trained];
+  update.gradient = policy_.shard_optimizer ? gradients_->shard_gradient(trained) : gradients_->whole_gradient(trained);
+  if (working_type_ != at::kFloat) update.half_copy = policy_.shard_optimizer ? unit.shard() : unit.flat();
+  update.group = {rates_[group].lr, betas.first, betas.second, groups_[group].eps, groups_[group].weight_decay};
+  update.step = progress_.optimizer_steps;
+  update.grad_scale = grad_scale;
+  return update;
 }
 
 void EngineImpl::publish_parameters() {

@@ -11,24 +11,26 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/blocks.h"
+
 namespace deepspeed::kernels {
 
+// In double, so that 1 - b2 keeps its digits: 0.999 in float leaves 1 - b2 wrong by 1e-5.
 struct AdamStep {
-  float lr = 1e-3f;
-  float beta1 = 0.9f, beta2 = 0.999f;
-  float eps = 1e-8f;
-  float weight_decay = 0.0f;
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
   bool decoupled = true;
   bool bias_correction = true;
   int64_t step = 1;         // 1 for the first update
-  float grad_scale = 1.0f;  // unscaling, averaging and clipping together
+  double grad_scale = 1.0;  // unscaling, averaging and clipping together
 };
 
-// parameter[n], moment[n], variance[n] are updated in place; gradient[n] is read. `half_copy` (n bfloat16 values, or null) receives the new
-// parameters rounded to nearest even.
-void adam(float* parameter, const float* gradient, float* moment, float* variance, uint16_t* half_copy, size_t n, const AdamStep& step);
+// parameter[n], moment[n], variance[n] are updated in place; gradient[n] is read. `copy` receives the new parameters.
+void adam(float* parameter, const float* gradient, float* moment, float* variance, HalfCopy copy, size_t n, const AdamStep& step);
 
-// The same in double precision, element by element: what the tests compare with.
+// The same in long double, element by element: what the tests compare with.
 void adam_reference(float* parameter, const float* gradient, float* moment, float* variance, size_t n, const AdamStep& step);
 
 }  // namespace deepspeed::kernels

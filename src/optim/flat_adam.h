@@ -1,38 +1,26 @@
-// Adam and AdamW on flat runs: one pass over a shard, however many tensors lie in it.
+// Adam and AdamW on flat runs. States: moment, variance.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
-#include <vector>
+#include "optim/optimizer.h"
 
 namespace deepspeed::optim {
 
-struct AdamSettings {
-  double lr = 1e-3;
-  double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.0;
-  bool decoupled = true;
+struct AdamOptions {
+  bool decoupled = true;  // weight decay outside the gradient
   bool bias_correction = true;
 };
 
-// Moments of a list of runs. Owns them; starts at zero. Not thread safe.
-class FlatAdam {
+class FlatAdam final : public Optimizer {
  public:
-  FlatAdam(const std::vector<int64_t>& run_elements, c10::Device device);
+  FlatAdam(const std::vector<RunLayout>& runs, c10::Device device, AdamOptions options)
+      : states_({"moment", "variance"}, runs, device), options_(options) {}
 
-  // Updates master[n] (fp32) by gradient[n] * grad_scale. `half_copy` (bfloat16[n], or undefined) receives the new values rounded. `step` counts
-  // from 1.
-  void update(size_t run, at::Tensor master, const at::Tensor& gradient, at::Tensor half_copy, const AdamSettings& settings, int64_t step,
-              double grad_scale);
-
-  at::Tensor& moment(size_t run) { return moments_[run]; }
-  at::Tensor& variance(size_t run) { return variances_[run]; }
-  size_t runs() const { return moments_.size(); }
+  void update(const RunUpdate& update) override;
+  RunStates& states() override { return states_; }
 
  private:
-  std::vector<at::Tensor> moments_, variances_;
+  RunStates states_;
+  AdamOptions options_;
 };
 
 }  // namespace deepspeed::optim

@@ -198,15 +198,14 @@ TEST(Config, FeaturesThatAreNotBuiltAreNamed) {
     const char* path;
     const char* feature;
   } cases[] = {
-      {R"("fp16": {"enabled": true})", "fp16.enabled", "fp16"},
       {R"("zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}})", "zero_optimization.offload_optimizer.device",
        "optimizer offload"},
       {R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}})", "zero_optimization.offload_param.device",
        "parameter offload"},
       {R"("zero_optimization": {"stage": 3, "zero_quantized_weights": true})", "zero_optimization.zero_quantized_weights", "ZeRO++"},
       {R"("zero_optimization": {"stage": 2, "cpu_offload": true})", "zero_optimization.cpu_offload", "optimizer offload"},
-      {R"("optimizer": {"type": "Lamb"})", "optimizer.type", "optimizer Lamb"},
-      {R"("optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}})", "optimizer.type", "optimizer SGD"},
+      {R"("optimizer": {"type": "Muon", "params": {"lr": 0.1, "momentum": 0.9}})", "optimizer.type", "optimizer Muon"},
+      {R"("fp16": {"enabled": true, "auto_cast": true})", "fp16.auto_cast", "fp16 auto_cast"},
       {R"("optimizer": {"type": "AdamW", "params": {"amsgrad": true}})", "optimizer.params.amsgrad", "AMSGrad"},
       {R"("scheduler": {"type": "StepLR"})", "scheduler.type", "scheduler StepLR"},
       {R"("flops_profiler": {"enabled": true})", "flops_profiler.enabled", "flops profiler"},
@@ -309,6 +308,30 @@ TEST(Config, WhatAdamMeans) {
   EXPECT_EQ(optimizer("AdamW", R"("torch_adam": true)").weight_decay, 0.01);
   EXPECT_EQ(optimizer("AdamW", R"("torch_adam": true, "weight_decay": 0.0)").weight_decay, 0.0);
   EXPECT_EQ(optimizer("Adam", R"("torch_adam": true, "adam_w_mode": false)").weight_decay, 0.0);
+}
+
+TEST(Config, EachOptimizerHasItsOwnDefaultsAndParameters) {
+  const auto optimizer = [](const std::string& text) {
+    const auto result = check("\"optimizer\": " + text);
+    EXPECT_TRUE(result.issues.empty()) << text;
+    return result.config.optimizer;
+  };
+  EXPECT_EQ(optimizer(R"({"type": "lion"})").type, "lion");
+  EXPECT_EQ(optimizer(R"({"type": "Lion"})").beta2, 0.999);
+  EXPECT_EQ(optimizer(R"({"type": "Adagrad"})").lr, 1e-2);
+  EXPECT_EQ(optimizer(R"({"type": "Adagrad"})").eps, 1e-10);
+  EXPECT_EQ(optimizer(R"({"type": "LAMB"})").max_coeff, 10.0);
+  EXPECT_EQ(optimizer(R"({"type": "SGD", "params": {"momentum": 0.9, "nesterov": true}})").type, "SGD");
+  EXPECT_FALSE(optimizer(R"({"type": "SGD"})").has_betas());
+  EXPECT_TRUE(optimizer(R"({"type": "Lamb"})").has_betas());
+  expect_only(check(R"("optimizer": {"type": "Lion", "params": {"eps": 1e-8}})"), "optimizer.params.eps", Kind::kUnknownKey,
+              {"Lion", "betas"});
+  expect_only(check(R"("optimizer": {"type": "SGD", "params": {"betas": [0.9, 0.99]}})"), "optimizer.params.betas", Kind::kUnknownKey,
+              {"momentum, dampening, nesterov"});
+  expect_only(check(R"("optimizer": {"type": "SGD", "params": {"nesterov": true}})"), "optimizer.params.nesterov", Kind::kConflict,
+              {"momentum"});
+  expect_only(check(R"("optimizer": {"type": "Lamb", "params": {"min_coeff": 11}})"), "optimizer.params.min_coeff", Kind::kConflict,
+              {"max_coeff"});
 }
 
 TEST(Config, NamesOfOptimizersAndSchedulesHaveHints) {

@@ -30,19 +30,19 @@ TEST_P(AdamSizes, MatchesTheReferenceInEveryForm) {
       auto p = random_values(n, 1), m = random_values(n, 2);
       std::vector<float> v(n, 0.01f);
       auto p2 = p, m2 = m, v2 = v;
-      AdamStep step{.lr = 0.01f,
-                    .beta1 = 0.9f,
-                    .beta2 = 0.95f,
-                    .eps = 1e-8f,
-                    .weight_decay = 0.1f,
+      AdamStep step{.lr = 0.01,
+                    .beta1 = 0.9,
+                    .beta2 = 0.95,
+                    .eps = 1e-8,
+                    .weight_decay = 0.1,
                     .decoupled = decoupled,
                     .bias_correction = correction,
                     .step = 1,
-                    .grad_scale = 0.25f};
+                    .grad_scale = 0.25};
       for (; step.step <= 5; ++step.step) {
         const auto g = random_values(n, 10 + static_cast<unsigned>(step.step));
         std::vector<uint16_t> half(n);
-        adam(p.data(), g.data(), m.data(), v.data(), half.data(), n, step);
+        adam(p.data(), g.data(), m.data(), v.data(), {half.data(), DataType::kBFloat16}, n, step);
         adam_reference(p2.data(), g.data(), m2.data(), v2.data(), n, step);
         for (size_t i = 0; i < n; ++i) ASSERT_EQ(half[i], float_to_bf16(p[i])) << i;
       }

@@ -21,13 +21,17 @@ std::string difference(const std::string& what, double got, double expected, dou
 
 bool close(double got, double expected, double tolerance) { return std::abs(got - expected) <= tolerance; }
 
+// Per group: a list of betas, one number, or null.
 std::string compare_momentum(const std::string& where, const std::vector<std::vector<double>>& got, const Json& expected) {
+  if (got.size() != expected.size())
+    return difference(where + "groups with momentum", static_cast<double>(got.size()), static_cast<double>(expected.size()), 0);
   for (size_t g = 0; g < expected.size(); ++g) {
-    if (!expected[g].is_array()) continue;
-    for (size_t i = 0; i < expected[g].size(); ++i) {
-      if (g >= got.size() || i >= got[g].size() || !close(got[g][i], expected[g][i], 1e-12 * std::abs(expected[g][i].get<double>()))) {
-        return difference(where + "momentum", g < got.size() && i < got[g].size() ? got[g][i] : NAN, expected[g][i], 0);
-      }
+    const Json wanted = expected[g].is_array() ? expected[g] : expected[g].is_null() ? Json::array() : Json::array({expected[g]});
+    if (got[g].size() != wanted.size())
+      return difference(where + "values of momentum", static_cast<double>(got[g].size()), static_cast<double>(wanted.size()), 0);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (!close(got[g][i], wanted[i], 1e-12 * std::abs(wanted[i].get<double>())))
+        return difference(where + "momentum", got[g][i], wanted[i], 0);
     }
   }
   return "";
@@ -110,6 +114,7 @@ std::string compare_steps(const TrainResult& got, const Json& expected_steps, co
 
 std::string compare_weights(const TrainResult& got, const std::filesystem::path& file, const Tolerance& tolerance) {
   double squares = 0, largest = 0;
+  std::string where;
   int64_t elements = 0;
   for (const auto& [name, expected] : load_safetensors(file.string())) {
     const auto found = got.weights.find(name);
@@ -118,12 +123,15 @@ std::string compare_weights(const TrainResult& got, const std::filesystem::path&
     const auto delta = found->second.sub(expected).to(at::kDouble);
     if (delta.numel() == 0) continue;
     squares += delta.square().sum().item().toDouble();
-    largest = std::max(largest, delta.abs().max().item().toDouble());
+    const double furthest = delta.abs().max().item().toDouble();
+    if (furthest > largest) where = name;
+    largest = std::max(largest, furthest);
     elements += delta.numel();
   }
   const double rms = std::sqrt(squares / static_cast<double>(std::max<int64_t>(elements, 1)));
   if (!(rms <= tolerance.weights_rms)) return difference("weights, root mean square", rms, 0, tolerance.weights_rms);
-  if (!(largest <= tolerance.weights_max_abs)) return difference("weights, largest difference", largest, 0, tolerance.weights_max_abs);
+  if (!(largest <= tolerance.weights_max_abs))
+    return difference("weights, largest difference (" + where + ")", largest, 0, tolerance.weights_max_abs);
   return "";
 }
 

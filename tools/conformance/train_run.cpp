@@ -23,7 +23,7 @@ RankLog train_rank(CausalLM& model, Engine& engine, const at::Tensor& tokens, in
   for (int64_t step = 0; step < steps; ++step) {
     StepResult result;
     result.lr = engine.get_lr();
-    for (const auto& [beta1, beta2] : engine.get_mom()) result.momentum.push_back({beta1, beta2});
+    result.momentum = engine.get_mom();
     std::vector<double> losses;
     const int64_t skipped = engine.skipped_steps();
     for (int64_t micro = 0; micro < accumulation; ++micro) {

@@ -1,0 +1,20 @@
+// Which elements of a flat run belong to which parameter.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tensor/unit_layout.h"
+
+namespace deepspeed::optim {
+
+struct RunLayout {
+  int64_t elements = 0;
+  // One per parameter of the unit, in order: its elements inside the run. Empty where it has none here. What lies between is filling.
+  std::vector<tensor::Range> segments;
+};
+
+// The run that holds `range` of a unit's buffer.
+RunLayout run_layout(const tensor::UnitLayout& unit, tensor::Range range);
+
+}  // namespace deepspeed::optim
