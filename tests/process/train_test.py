@@ -390,9 +390,9 @@ def test_a_bad_configuration_ends_with_3_and_lists_every_error(tmp_path, tokens)
     assert result.returncode == 3
     for word in ("E1100", "zero_optimization.stage", "train_micro_batch_size_per_gpu", "gradient_cliping", "gradient_clipping"):
         assert word in result.stderr
-    absent = train(*arguments(tokens, config(tmp_path / "fp16.json", fp16={"enabled": True})))
+    absent = train(*arguments(tokens, config(tmp_path / "amp.json", stage=0, amp={"enabled": True})))
     assert absent.returncode == 3
-    assert "E1200" in absent.stderr and "fp16" in absent.stderr
+    assert "E1200" in absent.stderr and "Apex AMP" in absent.stderr
     unreadable = train(*arguments(tokens, tmp_path / "none.json"))
     assert unreadable.returncode == 1
     assert "none.json" in unreadable.stderr
