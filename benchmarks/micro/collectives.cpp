@@ -1,11 +1,13 @@
 // Two ranks of one host over the communicator that the engine uses.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <string>
 
 #include "deepspeed/comm.h"
+#include "deepspeed/error.h"
 #include "micro/micro.h"
 
 namespace micro {
@@ -31,11 +33,18 @@ void zero_path(const Options& options) {
   say_copy_rate(options);
   constexpr int64_t kElements = 25 << 20;
   const int64_t part = kElements / ranks->size();
-  const at::Tensor gradients = at::full({kElements}, ranks->rank() + 1.0), parameters = at::empty({kElements});
-  const at::Tensor sum = at::empty({part});
+  // As the engine has them between ranks of one host: gradients in places that peers read, and one copy of the parameters, of which each rank writes
+  // its part. A gather is the barrier after these writes.
+  constexpr size_t kBytes = kElements * sizeof(float);
+  const auto memory = ranks->share_memory((1 + static_cast<size_t>(ranks->size())) * kBytes, "gradients and parameters");
+  if (!memory) throw deepspeed::Error(deepspeed::ErrorCode::kEnvironment, "micro_bench", "zero_path: the ranks cannot share memory here");
+  auto* base = reinterpret_cast<float*>(memory->data());
+  const at::Tensor parameters = at::from_blob(base, {kElements}), sum = parameters.narrow(0, ranks->rank() * part, part);
+  const at::Tensor gradients = at::from_blob(base + kElements * (1 + ranks->rank()), {kElements});
+  gradients.fill_(ranks->rank() + 1.0);
   const auto exchange = [&] {
     ranks->reduce_scatter(sum, gradients, "gradients")->wait();
-    ranks->all_gather(parameters, sum, "parameters")->wait();
+    ranks->barrier("parameters");
   };
   const auto times = sample(
       options, [&] { ranks->barrier("begin"); }, exchange);

@@ -27,6 +27,7 @@ constexpr size_t kPieceBytes = 128 * 1024;
 // Up to this size an all-reduce is done in one exchange; above, what two exchanges save in copies is worth more than the second one costs.
 constexpr size_t kOneExchangeBytes = 32 * 1024;
 constexpr size_t kCacheLine = 64;
+constexpr size_t kPipelineBytes = 256 * 1024;
 
 size_t bytes_of(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()) * tensor.element_size(); }
 
@@ -70,8 +71,15 @@ void combine(void* out, const void* in, int64_t n, at::ScalarType type, ReduceOp
 
 class ShmPending final : public PendingCollective {
  public:
-  ShmPending(ShmCommunicator* owner, uint64_t number, std::string what, uint64_t bytes, std::vector<at::Tensor> keep_alive)
-      : owner_(owner), domain_(owner->domain_), number_(number), what_(std::move(what)), bytes_(bytes), keep_alive_(std::move(keep_alive)) {
+  ShmPending(ShmCommunicator* owner, uint64_t number, std::string what, uint64_t bytes, std::vector<at::Tensor> keep_alive,
+             bool own_end = false)
+      : owner_(owner),
+        domain_(owner->domain_),
+        number_(number),
+        what_(std::move(what)),
+        bytes_(bytes),
+        keep_alive_(std::move(keep_alive)),
+        own_end_(own_end) {
     if (trace::active) called_ = trace::now();
   }
 
@@ -91,7 +99,7 @@ class ShmPending final : public PendingCollective {
     const int64_t begin = called_ != 0 ? trace::now() : 0;
     {
       trace::Span span(trace::Kind::kWait, what_);
-      domain_->wait([&] { return owner->everyone_done(number_); }, what_, owner->name_);
+      domain_->wait([&] { return own_end_ ? owner->done(number_) : owner->everyone_done(number_); }, what_, owner->name_);
     }
     if (called_ != 0) trace::record_flight(what_, bytes_, called_, begin, trace::now());
     keep_alive_.clear();
@@ -105,6 +113,7 @@ class ShmPending final : public PendingCollective {
   uint64_t bytes_;
   int64_t called_ = 0;  // time, while a trace is recorded
   std::vector<at::Tensor> keep_alive_;
+  bool own_end_;  // peers read nothing of the caller's own memory, so its result is all it waits for
 };
 
 ShmCommunicator::ShmCommunicator(std::string name, std::shared_ptr<ShmDomain> domain, std::chrono::milliseconds timeout)
@@ -178,6 +187,8 @@ void ShmCommunicator::read_peer(int rank, uint64_t number, void* out, size_t off
     domain_->read(rank, out, descriptor.address + offset, bytes, peer_descriptor(this->rank(), number).what, name_);
   }
 }
+
+bool ShmCommunicator::done(uint64_t number) const { return domain_->slot(group_, rank()).done.load(std::memory_order_acquire) >= number; }
 
 bool ShmCommunicator::everyone_done(uint64_t number) const {
   for (int peer = 0; peer < size(); ++peer) {
@@ -262,9 +273,58 @@ std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce_at_once(at::Tenso
   return post("all_reduce", tag, input.const_data_ptr(), bytes, take, {tensor, input});
 }
 
+// Through places that all ranks map: one exchange, no system call, and the call is over for a rank when it has the result, whatever its peers still read.
+std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce_staged(at::Tensor tensor, ReduceOp op, const std::string& tag) {
+  const size_t bytes = bytes_of(tensor);
+  const std::string what = log_.note("all_reduce", tag, bytes);
+  const uint64_t number = number_ + 1;
+  const size_t slot = staged_++ % kStagingSlots;
+  domain_->wait([&] { return everyone_done(staged_by_[slot]); }, what, name_);
+  staged_by_[slot] = number;
+  std::byte* place = staging_->data() + (static_cast<size_t>(rank()) * kStagingSlots + slot) * kStagingBytes;
+  std::memcpy(place, tensor.const_data_ptr(), bytes);
+  const auto take = [this, tensor, op, bytes, number] {
+    std::vector<const void*> places;
+    for (int peer = 0; peer < size(); ++peer) places.push_back(peer_data(peer, number));
+    void* out = tensor.mutable_data_ptr();
+    const auto elements = static_cast<int64_t>(bytes / tensor.element_size());
+    if (tensor.scalar_type() == at::kFloat && op == ReduceOp::kSum) {
+      kernels::sum_slices(static_cast<float*>(out), places.data(), DataType::kFloat32, places.size(), static_cast<size_t>(elements), false);
+      return;
+    }
+    std::memcpy(out, places[0], bytes);
+    for (size_t peer = 1; peer < places.size(); ++peer) combine(out, places[peer], elements, tensor.scalar_type(), op);
+  };
+  describe(what, place, bytes, take, 0);
+  progress();
+  return std::make_unique<ShmPending>(this, number, what, bytes, std::vector<at::Tensor>{tensor}, /*own_end=*/true);
+}
+
+// Made at the first use: a collective of its own, at the same call on all ranks.
+bool ShmCommunicator::has_staging() {
+  if (!staging_tried_) {
+    staging_tried_ = true;
+    staging_ = share_memory(static_cast<size_t>(size()) * kStagingSlots * kStagingBytes, "small sums");
+  }
+  return staging_ != nullptr;
+}
+
 std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const std::string& tag) {
   check_tensor(tensor);
   const size_t bytes = bytes_of(tensor);
+  if (bytes > kInlineBytes && bytes <= kStagingBytes && size() > 1 && has_staging()) return all_reduce_staged(std::move(tensor), op, tag);
+  // Two ranks read as much in one exchange as in two, and pieces that stay in the cache cost less than the system's way into a peer's memory.
+  if (bytes > kStagingBytes && size() == 2 && has_staging()) {
+    const at::Tensor flat = tensor.view({-1});
+    const auto piece = static_cast<int64_t>(kPipelineBytes / flat.element_size());
+    std::unique_ptr<PendingCollective> last;
+    for (int64_t begin = 0; begin < flat.numel(); begin += piece) {
+      auto next = all_reduce_staged(flat.narrow(0, begin, std::min(piece, flat.numel() - begin)), op, tag);
+      if (last) last->wait();
+      last = std::move(next);
+    }
+    return last;
+  }
   if (bytes <= kOneExchangeBytes || size() == 1) return all_reduce_at_once(std::move(tensor), op, tag);
   // Two exchanges: each rank combines one slice of all ranks' tensors, in place as nobody else reads that slice of its own one, then all take the
   // others' slices.

@@ -62,7 +62,10 @@ class ShmCommunicator final : public Communicator {
   std::unique_ptr<PendingCollective> all_reduce_at_once(at::Tensor tensor, ReduceOp op, const std::string& tag);
   bool progress();
   void compare(const Call& call) const;
+  bool done(uint64_t number) const;  // by this rank
   bool everyone_done(uint64_t number) const;
+  bool has_staging();
+  std::unique_ptr<PendingCollective> all_reduce_staged(at::Tensor tensor, ReduceOp op, const std::string& tag);
 
   std::string name_;
   std::shared_ptr<ShmDomain> domain_;
@@ -72,6 +75,11 @@ class ShmCommunicator final : public Communicator {
   uint64_t number_ = 0;     // calls described
   std::deque<Call> queue_;  // described, not yet carried out
   std::vector<std::byte> scratch_;
+  static constexpr size_t kStagingSlots = 2, kStagingBytes = 1 << 20;
+  std::shared_ptr<SharedMemory> staging_;  // by rank and slot; see has_staging()
+  bool staging_tried_ = false;
+  uint64_t staged_ = 0;
+  uint64_t staged_by_[kStagingSlots] = {};  // last call that used a slot
 };
 
 }  // namespace deepspeed::comm
