@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 
+import load
 import measure
 import micro
 
@@ -39,7 +40,7 @@ def figures(result, shape):
     _, micro_batch, seq, _, warm = measure.SHAPES[shape]
     timed = result["seconds"][warm:]
     return {"step_ms": statistics.median(timed) * 1e3, "tokens_per_s": micro_batch * seq * measure.WORLD * len(timed) / sum(timed),
-            "peak_mb": result["peak_mb"], "job_mb": result["job_mb"], "start_s": result["start_s"]}
+            "peak_mb": result["peak_mb"], "job_mb": result["job_mb"], "start_s": result["start_s"], "others": result["others"]}
 
 
 def loss_difference(a, b):
@@ -83,6 +84,8 @@ def markdown(rows, turns, about):
             middle = {key: statistics.median(turn[system][key] for turn in all_turns) for key in all_turns[0][system]}
             lines.append(f"| {shape} | {system} | {middle['step_ms']:.1f} | {middle['tokens_per_s']:.0f} | {middle['peak_mb']:.0f} | "
                          f"{middle['job_mb'] or float('nan'):.0f} | {middle['start_s']:.2f} |".replace("nan", ""))
+    lines += ["", load.note([(f"{shape} {system}", turn + 1, found["others"]) for shape, all_turns in turns.items()
+                             for turn, this_turn in enumerate(all_turns) for system, found in this_turn.items()])]
     return "\n".join(lines) + "\n"
 
 
@@ -117,7 +120,8 @@ def measure_row(shape, systems, repeat):
                 raise measure.RunFailed(f"{shape}: losses of {system} and {reference[0]} differ by {difference:.3g}, allowed {allowed}")
             this_turn[system] = found = figures(result, shape)
             print(f"[bench] {shape} {turn + 1}/{repeat} {system}: {found['step_ms']:.1f} ms, {found['tokens_per_s']:.0f} tokens/s, "
-                  f"{found['job_mb'] or found['peak_mb']:.0f} MB, start {found['start_s']:.2f} s, losses within {difference:.1g}", file=sys.stderr, flush=True)
+                  f"{found['job_mb'] or found['peak_mb']:.0f} MB, start {found['start_s']:.2f} s, others {found['others']:.2f}, "
+                  f"losses within {difference:.1g}", file=sys.stderr, flush=True)
         all_turns.append({system: this_turn[system] for system in systems})
     return all_turns
 
@@ -147,9 +151,10 @@ def main():
         print(f"[bench] error: {error}", file=sys.stderr)
         return 1
     rows = table(turns)
-    about = (f"{measure.machine()}; 2 ranks, one thread each, AdamW fp32, clip 1.0; {args.repeat} turns; "
+    about = (f"{measure.machine()}; 2 ranks, one thread each, AdamW, clip 1.0, fp32 but for the rows in bf16; "
+             f"ours between ranks: {measure.backend()}, peers: Gloo; {args.repeat} turns; "
              f"{time.strftime('%Y-%m-%d')}.")
-    text = markdown(rows, turns, about)
+    text = markdown(rows, turns, about) if turns else about + "\n"
     if micro_turns:
         micro_rows = micro.table(micro_turns)
         text += f"\nOne operation, medians of {micro.REPEAT} repetitions or more:\n\n" + micro.markdown(micro_rows, micro_turns)

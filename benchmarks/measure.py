@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 
+import load
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORLD = 2
 TIME_LIMIT = 900  # seconds for one run
@@ -134,7 +136,7 @@ def run(system, shape):
         scratch = pathlib.Path(name)
         first = scratch / "first"
         line = command(system, shape, scratch, first)
-        with open(scratch / "output", "w+") as output:
+        with open(scratch / "output", "w+") as output, load.Load() as measured:
             begin = time.perf_counter()
             process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment(), cwd=ROOT,
                                        start_new_session=True)
@@ -161,7 +163,13 @@ def run(system, shape):
         losses, seconds = results(system, first, text)
     if start_s is None or len(seconds) != SHAPES[shape][3]:
         raise RunFailed(f"{system} on {shape}: got {len(seconds)} steps, expected {SHAPES[shape][3]}\n{text[-2000:]}")
-    return {"start_s": start_s, "peak_mb": usage.ru_maxrss / 1024, "job_mb": job_mb, "seconds": seconds, "losses": losses}
+    return {"others": measured.others, "cpu_s": measured.cpu_s, "start_s": start_s, "peak_mb": usage.ru_maxrss / 1024,
+            "job_mb": job_mb, "seconds": seconds, "losses": losses}
+
+
+def backend():
+    """What our ranks of one host talk over."""
+    return os.environ.get("DS_COMM_BACKEND", "shm")
 
 
 def machine():

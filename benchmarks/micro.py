@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 
+import load
 import measure
 
 REPEAT = 7
@@ -27,6 +28,8 @@ LIMIT_BYTES = {"optimizer + clip, 100 M in one tensor": 28 * 100_000_000, "optim
                "all-reduce, 64 KiB": 2.5 * 65536, "all-reduce, 1 MiB": 2.5 * MIB, "all-reduce, 32 MiB": 80 * MIB,
                "all-reduce, 256 MiB": 640 * MIB, "reduce-scatter + all-gather, 100 MiB": 150 * MIB}
 COPY = "copy 2 x 256 MiB"
+CHANGE = "change 256 MiB in place"  # a copy also reads what it overwrites on some machines: the faster of the two is the limit
+RATES = {COPY: 512 * MIB, CHANGE: 512 * MIB}  # bytes moved
 PRODUCT = "product 2048 x 512 x 8192"
 LOSS = "linear + cross entropy, 2048 tokens, vocabulary 131072"
 
@@ -56,13 +59,16 @@ def run(side, row):
     process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env,
                                cwd=measure.ROOT, start_new_session=True)
     try:
-        output, _ = process.communicate(timeout=TIME_LIMIT)
+        with load.Load() as measured:
+            output, _ = process.communicate(timeout=TIME_LIMIT)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise measure.RunFailed(f"{row}: {side} did not end within {TIME_LIMIT} s") from None
     found = parse(output)
     if process.returncode or not found:
         raise measure.RunFailed(f"{row}: {side} ended with {process.returncode}: {' '.join(line)}\n{output[-3000:]}")
+    for entry in found:
+        entry["others"] = measured.others
     return found
 
 
@@ -70,7 +76,7 @@ def compare_checks(lines):
     """Raises RunFailed when systems disagree about the result of a row."""
     first = {}
     for line in lines:
-        if "error" in line or line["row"] in (COPY, PRODUCT):
+        if "error" in line or line["row"] in (*RATES, PRODUCT):
             continue
         expected = first.setdefault(line["row"], line)
         if abs(line["check"] - expected["check"]) > CHECK_TOLERANCE * abs(expected["check"]):
@@ -96,11 +102,12 @@ def measure_row(row, sides, turns):
 
 def limit_ms(title, lines):
     """The least time that `title` can take at the rates measured beside it, or None."""
-    rates = {line["row"]: statistics.median(line["ms"]) for line in lines if line["row"] in (COPY, PRODUCT)}
-    if title in LIMIT_BYTES and COPY in rates:
-        return LIMIT_BYTES[title] * rates[COPY] / (512 * MIB)
-    if title == LOSS and PRODUCT in rates:
-        return 3 * 131072 / 8192 * rates[PRODUCT]
+    times = {line["row"]: statistics.median(line["ms"]) for line in lines if line["row"] in (*RATES, PRODUCT)}
+    rates = [RATES[row] / ms for row, ms in times.items() if row in RATES]
+    if title in LIMIT_BYTES and rates:
+        return LIMIT_BYTES[title] / max(rates)
+    if title == LOSS and PRODUCT in times:
+        return 3 * 131072 / 8192 * times[PRODUCT]
     return None
 
 
@@ -140,4 +147,6 @@ def markdown(rows, turns):
                      + " / ".join(f"{value:.2f}" for value in row["ratio"]) + f" | {limit} |")
     missing = {f"{line['row']}, {line['system']}: {line['error']}" for all_turns in turns.values() for found in all_turns
                for line in found if "error" in line}
-    return "\n".join(lines + [""] + [f"No figure: {text}" for text in sorted(missing)]) + "\n"
+    quiet = load.note(sorted({(f"{row} {'ours' if line['system'] == 'ours' else 'peers'}", turn + 1, line["others"]) for row, all_turns in turns.items()
+                              for turn, found in enumerate(all_turns) for line in found if "others" in line}))
+    return "\n".join(lines + ["", quiet] + [f"No figure: {text}" for text in sorted(missing)]) + "\n"

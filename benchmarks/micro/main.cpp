@@ -1,5 +1,7 @@
 // micro_bench ROW [REPEAT]: our side of one micro row of benchmarks/compare.py. Rows of two ranks are started by the launcher.
-#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/dot.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
@@ -37,6 +39,20 @@ void say(const std::string& row, const std::vector<double>& ms, double check, do
 void say_copy_rate(const Options& options) {
   const at::Tensor from = at::full({64 << 20}, 1.0), to = at::empty({64 << 20});
   say("copy 2 x 256 MiB", sample(options, {}, [&] { to.copy_(from); }), 0);
+  say("change 256 MiB in place", sample(options, {}, [&] { to.mul_(1.0); }), 0);
+}
+
+double checksum(const std::vector<at::Tensor>& tensors) {
+  constexpr int64_t kChunk = 1 << 20;
+  double sum = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor flat = tensor.detach().view(-1);
+    for (int64_t begin = 0; begin < flat.numel(); begin += kChunk) {
+      const at::Tensor part = flat.slice(0, begin, begin + kChunk).to(at::kDouble);
+      sum += part.dot(at::arange(begin, begin + part.numel(), at::kDouble).remainder_(13).add_(1)).item<double>();
+    }
+  }
+  return sum;
 }
 
 }  // namespace micro

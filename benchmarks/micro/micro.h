@@ -1,6 +1,8 @@
 // What the micro rows share: one function per row, timing, and lines of results for micro.py.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -15,10 +17,13 @@ struct Options {
 // Milliseconds of each of the repetitions of `body`; `prepare` (may be empty) runs before each one, untimed.
 std::vector<double> sample(const Options& options, const std::function<void()>& prepare, const std::function<void()>& body);
 
+// A sum over all elements in which each place counts differently, so that exchanged or missing parts show; the same as in micro_peers.py.
+double checksum(const std::vector<at::Tensor>& tensors);
+
 // Prints "MICRO {json}". `check` is a figure that must be equal on both sides of a row up to rounding.
 void say(const std::string& row, const std::vector<double>& ms, double check, double extra_mb = 0);
 
-// Memory copy rate of this process with its threads, read and written bytes together, in bytes per second.
+// Rates of this process with its threads: a copy, and a change in place.
 void say_copy_rate(const Options& options);
 
 void optimizer(const Options& options);

@@ -1,9 +1,11 @@
 // Backward, the boundary of accumulation, and the step.
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/div.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -18,7 +20,20 @@ namespace deepspeed::engine {
 namespace {
 
 kernels::SquareSum square_sum(const at::Tensor& gradient) {
-  if (gradient.is_cpu()) return kernels::square_sum(gradient.const_data_ptr<float>(), static_cast<size_t>(gradient.numel()));
+  if (gradient.is_cpu()) {
+    // Chunks of a fixed size, added in order: the same sum for any number of threads.
+    constexpr int64_t kChunk = 65536;
+    const int64_t n = gradient.numel();
+    const auto* data = gradient.const_data_ptr<float>();
+    std::vector<double> sums(static_cast<size_t>((n + kChunk - 1) / kChunk));
+    at::parallel_for(0, static_cast<int64_t>(sums.size()), 1, [&](int64_t first, int64_t last) {
+      for (int64_t c = first; c < last; ++c) {
+        sums[static_cast<size_t>(c)] = kernels::square_sum(data + c * kChunk, static_cast<size_t>(std::min(kChunk, n - c * kChunk))).sum;
+      }
+    });
+    const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
+    return {sum, std::isfinite(sum)};
+  }
   const double sum = gradient.to(at::kDouble).square().sum().item().toDouble();
   return {sum, std::isfinite(sum)};
 }

@@ -13,6 +13,11 @@
 #include "zero/interception.h"
 
 namespace deepspeed::zero {
+namespace {
+
+constexpr int64_t kPlainCopyBytes = 256 * 1024;
+
+}  // namespace
 
 struct GradientFlow::UnitState {
   Unit* unit = nullptr;
@@ -100,8 +105,9 @@ void GradientFlow::arrived(size_t unit, size_t parameter, const at::Tensor& grad
     throw Error(ErrorCode::kNotBuilt, "engine", base::str("sparse gradients: got one for parameter ", slot.name, ", allowed dense only"));
   }
   const bool plain = gradient.is_cpu() && gradient.scalar_type() == options_.buffer_type && gradient.is_contiguous();
-  if (plain && first && !scaled) {
-    const auto width = static_cast<int64_t>(gradient.element_size());
+  const auto width = static_cast<int64_t>(gradient.element_size());
+  // Small ones without torch's dispatch; large ones by torch, on all threads of the rank.
+  if (plain && first && !scaled && slot.elements * width <= kPlainCopyBytes) {
     if (slot.elements > 0) {
       std::memcpy(static_cast<std::byte*>(state.buffer.mutable_data_ptr()) + slot.offset * width, gradient.const_data_ptr(),
                   static_cast<size_t>(slot.elements * width));

@@ -4,15 +4,15 @@ import json
 import sys
 
 import pytest
-from conftest import ROOT
+from project_root import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import compare  # noqa: E402
 import measure  # noqa: E402
 
 
-def one(step_ms=1.0, tokens_per_s=1.0, peak_mb=1.0, job_mb=0.0, start_s=1.0):
-    return {"step_ms": step_ms, "tokens_per_s": tokens_per_s, "peak_mb": peak_mb, "job_mb": job_mb, "start_s": start_s}
+def one(step_ms=1.0, tokens_per_s=1.0, peak_mb=1.0, job_mb=0.0, start_s=1.0, others=0.0):
+    return {"step_ms": step_ms, "tokens_per_s": tokens_per_s, "peak_mb": peak_mb, "job_mb": job_mb, "start_s": start_s, "others": others}
 
 
 def test_ratios_are_taken_within_a_turn_and_say_how_much_better_ours_is():
@@ -36,8 +36,14 @@ def test_rows_without_a_counterpart_are_left_out():
 
 def test_figures_skip_the_warm_up():
     _, micro_batch, seq, steps, warm = measure.SHAPES["throughput"]
-    found = compare.figures({"seconds": [9.0] * warm + [0.5] * (steps - warm), "peak_mb": 7, "job_mb": 0, "start_s": 3}, "throughput")
+    found = compare.figures({"seconds": [9.0] * warm + [0.5] * (steps - warm), "peak_mb": 7, "job_mb": 0, "start_s": 3, "others": 0.0}, "throughput")
     assert found == one(step_ms=500, tokens_per_s=2 * micro_batch * seq / 0.5, peak_mb=7, start_s=3)
+
+
+def test_turns_beside_other_work_are_named():
+    text = compare.markdown([], {"tiny": [{"ddp": one()}, {"ddp": one(others=0.5)}]}, "about")
+    assert "Other work took part of the machine, in cores: tiny ddp (turn 2: 0.50)." in text
+    assert "quiet" in compare.markdown([], {"tiny": [{"ddp": one()}]}, "about")
 
 
 def test_system_names():
@@ -50,7 +56,7 @@ def test_systems_whose_losses_differ_fail(monkeypatch):
     steps = measure.SHAPES["tiny"][3]
 
     def run(system, shape):
-        return {"seconds": [1.0] * steps, "losses": [1.0 if system == "ddp" else 1.01] * steps, "peak_mb": 1, "job_mb": 0, "start_s": 1}
+        return {"seconds": [1.0] * steps, "losses": [1.0 if system == "ddp" else 1.01] * steps, "peak_mb": 1, "job_mb": 0, "start_s": 1, "others": 0.0}
 
     monkeypatch.setattr(measure, "run", run)
     with pytest.raises(measure.RunFailed, match="losses of ours-3 and ddp differ by 0.01"):

@@ -1,5 +1,5 @@
-import pathlib
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from project_root import ROOT
+
 sys.path.insert(0, str(ROOT / "scripts"))

@@ -2,7 +2,7 @@
 import sys
 
 import pytest
-from conftest import ROOT
+from project_root import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import compare  # noqa: E402
@@ -27,6 +27,11 @@ def test_the_limit_is_the_bytes_at_the_copy_rate_of_the_same_turn():
     copy = line("ours", [512 * micro.MIB / 28e6], micro.COPY, 0)  # 28 MB per ms
     row, = micro.table({"small_tensors": [[copy, line("ours", [2 * 4.194304]), line("torch", [9])]]})
     assert row["of_limit"] == pytest.approx(0.5)
+
+
+def test_the_limit_takes_the_faster_of_copy_and_change():
+    lines = [line("ours", [512 * micro.MIB / 14e6], micro.COPY, 0), line("ours", [512 * micro.MIB / 28e6], micro.CHANGE, 0)]
+    assert micro.limit_ms(ROW, lines) == pytest.approx(4.194304)
 
 
 def test_peak_memory_is_a_row_of_its_own():
