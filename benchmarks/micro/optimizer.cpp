@@ -17,7 +17,7 @@ constexpr const char* kConfig = R"({"train_micro_batch_size_per_gpu": 1, "gradie
 
 struct Parameters : torch::nn::Module {
   Parameters(int64_t count, int64_t elements) {
-    for (int64_t i = 0; i < count; ++i) register_parameter("p" + std::to_string(i), at::full({elements}, 1.0));
+    for (int64_t i = 0; i < count; ++i) register_parameter(std::to_string(i), at::full({elements}, 1.0));
   }
 };
 

@@ -51,6 +51,11 @@ class SharedMemory {
 
 enum class ReduceOp { kSum, kMax };
 
+// Called with ranges [begin, end) of an output's elements as they become final, while they are still in the processor's cache. Each element comes once;
+// ranges begin at multiples of kPieceElements. Calls may run on several threads at once and must not call the communicator.
+using PieceReady = std::function<void(int64_t begin, int64_t end)>;
+constexpr int64_t kPieceElements = 16384;
+
 // A group of ranks. All ranks of the group must call the same operations in the same order. Tensors must be contiguous, on the group's
 // device, and stay alive until the operation is done. Not thread safe: one thread drives one communicator.
 class Communicator {
@@ -72,9 +77,10 @@ class Communicator {
   virtual std::unique_ptr<PendingCollective> broadcast(at::Tensor tensor, int root, const std::string& tag) = 0;
   // output[n] (float32): the sum over ranks, in rank order and fp32 arithmetic, of slice number rank() of input[size * n]; the same bits
   // whatever the back end's own algorithm would give.
-  // `accumulate` adds to what output holds. `input` may be float32, bfloat16 or float16.
+  // `accumulate` adds to what output holds. `input` may be float32, bfloat16 or float16. `ready` (may be empty) sees the output's pieces; all
+  // its calls are over when wait() returns.
   virtual std::unique_ptr<PendingCollective> reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag,
-                                                            bool accumulate = false) = 0;
+                                                            bool accumulate = false, PieceReady ready = {}) = 0;
   virtual std::unique_ptr<PendingCollective> send(at::Tensor tensor, int to, const std::string& tag) = 0;
   virtual std::unique_ptr<PendingCollective> receive(at::Tensor tensor, int from, const std::string& tag) = 0;
   virtual void barrier(const std::string& tag) = 0;

@@ -212,14 +212,14 @@ std::unique_ptr<PendingCollective> C10dCommunicator::broadcast(at::Tensor tensor
 }
 
 std::unique_ptr<PendingCollective> C10dCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag,
-                                                                    bool accumulate) {
+                                                                    bool accumulate, PieceReady ready) {
   DS_CHECK(output.numel() * size_ == input.numel() && output.scalar_type() == at::kFloat, "output ", output.numel(), ", input ",
            input.numel(), ", ranks ", size_);
   const int64_t count = output.numel();
   const int size = size_;
   if (size_ == 1) {
     log_.note("reduce_scatter", tag, bytes_of(input));
-    sum_slices(output, input, 1, accumulate);
+    sum_slices(output, input, 1, accumulate, ready);
     return std::make_unique<Pending>(this, "", 0, nullptr, std::vector<at::Tensor>{}, std::function<void()>{});
   }
   // Every rank sends each owner its slice; the owner adds them up in rank order. The same bytes as the best reduce-scatter, the same bits on
@@ -232,7 +232,7 @@ std::unique_ptr<PendingCollective> C10dCommunicator::reduce_scatter(at::Tensor o
   options.timeout = timeout_;
   return start(
       "reduce_scatter", tag, bytes_of(input), [&] { return backend_->all_to_all_single(out, in, equal, equal, options); },
-      {output, input, staging}, [output, staging, size, accumulate] { sum_slices(output, staging, size, accumulate); });
+      {output, input, staging}, [output, staging, size, accumulate, ready] { sum_slices(output, staging, size, accumulate, ready); });
 }
 
 std::unique_ptr<PendingCollective> C10dCommunicator::send(at::Tensor tensor, int to, const std::string& tag) {

@@ -15,6 +15,7 @@
 #include "base/trace.h"
 #include "comm/data_type.h"
 #include "comm/shm_region.h"
+#include "comm/sum_slices.h"
 #include "deepspeed/error.h"
 #include "kernels/cast.h"
 #include "kernels/reduce.h"
@@ -24,6 +25,7 @@ namespace {
 
 // Piece of a sum that stays in the second-level cache with its inputs.
 constexpr size_t kPieceBytes = 128 * 1024;
+static_assert(kPieceBytes % (kPieceElements * sizeof(float)) == 0);
 // Up to this size an all-reduce is done in one exchange; above, what two exchanges save in copies is worth more than the second one costs.
 constexpr size_t kOneExchangeBytes = 32 * 1024;
 constexpr size_t kCacheLine = 64;
@@ -398,13 +400,13 @@ std::unique_ptr<PendingCollective> ShmCommunicator::broadcast(at::Tensor tensor,
 }
 
 std::unique_ptr<PendingCollective> ShmCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag,
-                                                                   bool accumulate) {
+                                                                   bool accumulate, PieceReady ready) {
   check_tensor(output);
   check_tensor(input);
   DS_CHECK(output.numel() * size() == input.numel() && output.scalar_type() == at::kFloat, "output ", output.numel(), ", input ",
            input.numel());
   const uint64_t number = number_ + 1;
-  const auto take = [this, output, input, accumulate, number] {
+  const auto take = [this, output, input, accumulate, ready, number] {
     const DataType type = data_type_of(input.scalar_type());
     const size_t width = kernels::bytes_of(type);
     const auto elements = static_cast<size_t>(output.numel());
@@ -433,7 +435,7 @@ std::unique_ptr<PendingCollective> ShmCommunicator::reduce_scatter(at::Tensor ou
         read_peer(static_cast<int>(peer), number, target, first + begin * width, count * width);
         sources[peer] = target;
       }
-      kernels::sum_slices(out + begin, sources.data(), type, sources.size(), count, accumulate);
+      sum_in_pieces(out, static_cast<int64_t>(begin), static_cast<int64_t>(count), sources, type, accumulate, ready);
     }
   };
   return post("reduce_scatter", tag, input.const_data_ptr(), bytes_of(input), take, {output, input});

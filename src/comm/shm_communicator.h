@@ -29,7 +29,8 @@ class ShmCommunicator final : public Communicator {
   std::unique_ptr<PendingCollective> all_gather(at::Tensor output, at::Tensor input, const std::string& tag) override;
   std::unique_ptr<PendingCollective> all_to_all(at::Tensor output, at::Tensor input, const std::string& tag) override;
   std::unique_ptr<PendingCollective> broadcast(at::Tensor tensor, int root, const std::string& tag) override;
-  std::unique_ptr<PendingCollective> reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag, bool accumulate) override;
+  std::unique_ptr<PendingCollective> reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag, bool accumulate,
+                                                    PieceReady ready) override;
   std::unique_ptr<PendingCollective> send(at::Tensor tensor, int to, const std::string& tag) override;
   std::unique_ptr<PendingCollective> receive(at::Tensor tensor, int from, const std::string& tag) override;
   void barrier(const std::string& tag) override;

@@ -1,11 +1,9 @@
 // Backward, the boundary of accumulation, and the step.
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/div.h>
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -13,33 +11,9 @@
 #include "comm/agreement.h"
 #include "deepspeed/error.h"
 #include "engine/engine_impl.h"
-#include "kernels/reduce.h"
 #include "zero/interception.h"
 
 namespace deepspeed::engine {
-namespace {
-
-kernels::SquareSum square_sum(const at::Tensor& gradient) {
-  if (gradient.is_cpu()) {
-    // Chunks of a fixed size, added in order: the same sum for any number of threads.
-    constexpr int64_t kChunk = 65536;
-    const int64_t n = gradient.numel();
-    const auto* data = gradient.const_data_ptr<float>();
-    std::vector<double> sums(static_cast<size_t>((n + kChunk - 1) / kChunk));
-    at::parallel_for(0, static_cast<int64_t>(sums.size()), 1, [&](int64_t first, int64_t last) {
-      for (int64_t c = first; c < last; ++c) {
-        sums[static_cast<size_t>(c)] = kernels::square_sum(data + c * kChunk, static_cast<size_t>(std::min(kChunk, n - c * kChunk))).sum;
-      }
-    });
-    const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
-    return {sum, std::isfinite(sum)};
-  }
-  const double sum = gradient.to(at::kDouble).square().sum().item().toDouble();
-  return {sum, std::isfinite(sum)};
-}
-
-}  // namespace
-
 at::Tensor EngineImpl::backward(const at::Tensor& loss) {
   if (!loss.defined() || loss.numel() != 1) {
     throw Error(ErrorCode::kUsage, "engine",
@@ -134,9 +108,9 @@ void EngineImpl::optimizer_step() {
   double sum = 0;
   bool finite = true;
   for (size_t t = 0; t < trained_.size(); ++t) {
-    const auto part = square_sum(gradients_->shard_gradient(t));
-    sum += part.sum;
-    finite = finite && part.finite;
+    const double part = gradients_->square_sum(t);
+    sum += part;
+    finite = finite && std::isfinite(part);
   }
   const uint64_t calls = communicator_->call_hash() ^ (gathers_ == communicator_ ? 0 : gathers_->call_hash() * 0x9E3779B97F4A7C15ull);
   const comm::NormAgreement agreed = comm::agree_on_norm(*communicator_, sum, finite, calls, probe_);

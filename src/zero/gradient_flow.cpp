@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "deepspeed/error.h"
 #include "zero/interception.h"
+#include "zero/square_sums.h"
 
 namespace deepspeed::zero {
 namespace {
@@ -30,6 +31,8 @@ struct GradientFlow::UnitState {
   at::Tensor wire;            // [padded], wire_type, while a reduction that needs another type runs
   at::Tensor shard;           // [shard], fp32: reduced sum
   at::Tensor whole;           // [padded], fp32: reduced sum, when every rank needs all of it
+  SquareSums squares;         // of the shard gradient, while has_squares
+  bool has_squares = false;
   std::unique_ptr<PendingCollective> pending;
 };
 
@@ -214,13 +217,22 @@ void GradientFlow::start_reduction(UnitState& state) {
     const auto range = state.unit->layout().shard(communicator_->rank());
     const bool accumulate = state.whole.defined();
     if (!accumulate) state.whole = accel::pooled_empty(elements, at::kFloat, device);
-    state.pending = communicator_->reduce_scatter(state.whole.narrow(0, range.begin, range.size()), input, tag, accumulate);
+    const at::Tensor own = state.whole.narrow(0, range.begin, range.size());
+    state.pending = communicator_->reduce_scatter(own, input, tag, accumulate, squares_of(state, own));
   } else {
     const bool accumulate = state.shard.defined();
     if (!accumulate) state.shard = accel::pooled_empty(state.unit->layout().shard_elements(), at::kFloat, device);
-    state.pending = communicator_->reduce_scatter(state.shard, input, tag, accumulate);
+    state.pending = communicator_->reduce_scatter(state.shard, input, tag, accumulate, squares_of(state, state.shard));
   }
   if (!options_.overlap) finish_reduction(state);
+}
+
+// The last micro batch's sums are the step's gradient: what the norm needs of it is taken while it is in the cache.
+PieceReady GradientFlow::squares_of(UnitState& state, const at::Tensor& target) {
+  state.has_squares = boundary_ && target.is_cpu();
+  if (!state.has_squares) return {};
+  state.squares.start(target.numel());
+  return [squares = &state.squares, data = target.const_data_ptr<float>()](int64_t begin, int64_t end) { squares->take(data, begin, end); };
 }
 
 void GradientFlow::finish_reduction(UnitState& state) {
@@ -235,6 +247,7 @@ void GradientFlow::finish_reduction(UnitState& state) {
     if (options_.policy.shard_optimizer) {
       if (state.shard.defined()) {
         state.shard.add_(own);
+        state.has_squares = false;
       } else {
         state.shard = own.clone();
       }
@@ -254,6 +267,11 @@ at::Tensor GradientFlow::shard_gradient(size_t unit) const {
   return state.whole.narrow(0, range.begin, range.size());
 }
 
+double GradientFlow::square_sum(size_t unit) const {
+  const UnitState& state = *states_[unit];
+  return state.has_squares ? state.squares.total() : zero::square_sum(shard_gradient(unit));
+}
+
 at::Tensor GradientFlow::whole_gradient(size_t unit) const {
   DS_CHECK(states_[unit]->whole.defined(), "no whole gradient of ", states_[unit]->unit->label());
   return states_[unit]->whole;
@@ -266,6 +284,7 @@ void GradientFlow::clear() {
     state->wire.reset();
     state->shard.reset();
     state->whole.reset();
+    state->has_squares = false;
     state->has.assign(state->has.size(), false);
   }
 }

@@ -57,6 +57,8 @@ class GradientFlow {
   // optimizer state is not sharded. Valid until clear().
   at::Tensor shard_gradient(size_t unit) const;
   at::Tensor whole_gradient(size_t unit) const;
+  // Of shard_gradient(unit), in double; not finite when an element is not. Usually taken while the sum was in the cache.
+  double square_sum(size_t unit) const;
 
   // Gives all buffers back. The next backward starts from zero.
   void clear();
@@ -69,6 +71,7 @@ class GradientFlow {
   void make_buffer(UnitState& state);
   void advance();
   void reduce_latecomers();
+  PieceReady squares_of(UnitState& state, const at::Tensor& target);
   // Every rank gets the whole sum: the optimizer needs it, or the configuration asks for an all-reduce.
   bool reduces_whole() const { return !options_.policy.shard_optimizer || !options_.reduce_scatter; }
   void start_reduction(UnitState& state);

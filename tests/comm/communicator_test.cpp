@@ -10,9 +10,11 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "deepspeed/error.h"
 
@@ -55,6 +57,32 @@ TEST_P(Worlds, CollectivesGiveTheirContract) {
         }
         c->barrier("end");
         EXPECT_GT(c->calls(), 0u);
+      },
+      options);
+}
+
+// Who asks sees every element of the result once, final, in pieces.
+TEST_P(Worlds, PiecesOfAReductionAreShownWhenTheyAreFinal) {
+  const auto [world, backend] = GetParam();
+  CommOptions options;
+  options.backend = backend;
+  run_ranks_as_threads(
+      world,
+      [world = world](std::shared_ptr<Communicator> c) {
+        for (const auto type : {at::kFloat, at::kBFloat16}) {
+          for (const int64_t n : {int64_t{0}, int64_t{1}, kPieceElements, 5 * kPieceElements + 3}) {
+            auto input = at::full({n * world}, static_cast<double>(c->rank() + 1), type);
+            auto output = at::full({n}, 1.0, at::kFloat);
+            const auto* values = output.const_data_ptr<float>();
+            std::vector<int> seen(static_cast<size_t>(n));
+            const auto ready = [&](int64_t begin, int64_t end) {
+              EXPECT_EQ(begin % kPieceElements, 0);
+              for (int64_t i = begin; i < end; ++i) seen[static_cast<size_t>(i)] += values[i] == 1 + world * (world + 1) / 2.0f ? 1 : 100;
+            };
+            c->reduce_scatter(output, input, "pieces", true, ready)->wait();
+            EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), n);
+          }
+        }
       },
       options);
 }
