@@ -1,4 +1,4 @@
-// Communication between ranks: one interface, several back ends (Gloo, NCCL/RCCL, threads of one process).
+// Communication between ranks: one interface, several back ends (shared memory, Gloo, NCCL/RCCL, MPI).
 //
 // Every collective carries a name and meets a deadline: a dead, late or diverging peer is an Error (E2000-E2003) that names operation,
 // tag, rank and group. Nothing waits forever.
@@ -37,6 +37,8 @@ class PendingCollective {
  public:
   virtual ~PendingCollective() = default;
   virtual void wait() = 0;  // returns when the result is in place; throws Error E2000-E2003
+  // Whether wait() would return without waiting. False may also mean that the back end cannot tell.
+  virtual bool ready() { return false; }
 };
 
 // Memory that all ranks of a group map, each at an address of its own. Zero at first. Lives as long as any rank holds it; has no name anywhere.
@@ -65,7 +67,7 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;  // of the group
-  virtual const char* backend() const = 0;      // "shm", "gloo", "nccl", "none" (one rank)
+  virtual const char* backend() const = 0;      // "shm", "gloo", "nccl", "mpi", "none" (one rank), "shm+gloo", "shm+mpi" (several hosts)
   virtual std::chrono::milliseconds timeout() const = 0;
 
   // tensor[n]: the sum (or maximum) over ranks, in place.
@@ -86,7 +88,7 @@ class Communicator {
   virtual void barrier(const std::string& tag) = 0;
 
   // Memory that all ranks of the group see; writes need a collective between them and the peers' reads. nullptr on all ranks where they cannot
-  // share (other back ends than shm, or the system refuses). Collective.
+  // share (other back ends than shm, several hosts, or the system refuses). Collective.
   virtual std::shared_ptr<SharedMemory> share_memory(std::size_t bytes, const std::string& tag);
 
   // Another group of the same ranks with its own ordering, so that its operations may interleave with this one's.
@@ -100,9 +102,11 @@ class Communicator {
 };
 
 struct CommOptions {
-  // auto: nccl on accelerators, shared memory ("shm") for CPU ranks of one host, else gloo. DS_COMM_BACKEND stands in for auto.
+  // auto: nccl on accelerators; for CPU ranks shared memory ("shm") on one host, "shm+gloo" on several hosts with as many ranks each, else gloo. "mpi" and
+  // "shm+mpi" use the system's MPI, where the library was built with it. DS_COMM_BACKEND stands in for auto.
   std::string backend = "auto";
   std::chrono::milliseconds timeout{0};  // 0: DEEPSPEED_TIMEOUT (minutes), else 30 minutes
+  int ranks_per_host = 0;                // run_ranks_as_threads with "shm+gloo": how many threads stand for one host
 };
 
 // Joins the job described by the environment (or `info`) and returns its world group. World size 1 needs no network.

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -19,7 +20,8 @@
 #include "base/text.h"
 #include "comm/c10d_communicator.h"
 #include "comm/gloo_backend.h"
-#include "comm/nccl_backend.h"
+#include "comm/hosts_communicator.h"
+#include "comm/plugins.h"
 #include "comm/shm_communicator.h"
 #include "deepspeed/error.h"
 
@@ -106,7 +108,7 @@ auto meeting(const std::string& key, int rank, int size, std::chrono::millisecon
 }
 
 // The store as the shared-memory domain needs it.
-comm::ShmDomain::Store text_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout) {
+shm::Domain::Store text_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout) {
   return {[=](const std::string& key, const std::string& value) {
             meeting(key, rank, size, timeout, [&] {
               store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
@@ -126,23 +128,86 @@ std::string backend_of(const CommOptions& options) {
   std::string backend = options.backend;
   const char* environment = std::getenv("DS_COMM_BACKEND");
   if (backend == "auto" && environment && *environment) backend = environment;
-  if (backend != "auto" && backend != "gloo" && backend != "nccl" && backend != "shm") {
-    throw Error(ErrorCode::kUsage, "comm", base::str("backend: got \"", backend, "\", allowed auto, shm, gloo, nccl"));
+  for (const char* known : {"auto", "shm", "gloo", "nccl", "mpi", "shm+gloo", "shm+mpi"}) {
+    if (backend == known) return backend;
   }
-  return backend;
+  throw Error(ErrorCode::kUsage, "comm", base::str("backend: got \"", backend, "\", allowed auto, shm, gloo, nccl, mpi, shm+gloo, shm+mpi"));
 }
 
-// Shared memory where all ranks live on this host. In "auto", ranks that may not read each other's memory get nullptr and use Gloo.
-std::shared_ptr<Communicator> join_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                 std::chrono::milliseconds timeout, bool required) {
+// Where a rank stands: hosts have as many ranks each, numbered one host after the other.
+struct Place {
+  int rank = 0, size = 1, locals = 1;
+  int host() const { return rank / locals; }
+  int local() const { return rank % locals; }
+};
+
+using Store = c10::intrusive_ptr<c10d::Store>;
+
+// Everybody's verdict ("" is fine), the same on all ranks: the first one in rank order that is not fine, with the rank's number.
+std::string verdict_of_all(const Store& store, const std::string& key, const Place& place, const std::string& mine, std::chrono::milliseconds timeout) {
+  const auto texts = text_store(store, place.rank, place.size, timeout);
+  texts.set(base::str(key, "/", place.rank), mine);
+  if (place.rank == 0) {
+    std::string verdict;
+    for (int rank = 0; rank < place.size; ++rank) {
+      const std::string theirs = texts.get(base::str(key, "/", rank));
+      if (!theirs.empty() && verdict.empty()) verdict = base::str("rank ", rank, ": ", theirs);
+    }
+    texts.set(key, verdict);
+  }
+  return texts.get(key);
+}
+
+// The shared memory of this host's ranks.
+std::shared_ptr<shm::Domain> join_host(const Store& store, const Place& place, std::chrono::milliseconds timeout) {
+  const auto own = c10::make_intrusive<c10d::PrefixStore>(base::str("host", place.host()), store);
+  return std::make_shared<shm::Domain>(text_store(own, place.local(), place.locals, timeout), "shm", place.local(), place.locals, timeout);
+}
+
+// Shared memory where all ranks live on this host. Without `required`, ranks that may not read each other's memory get nullptr and use something slower.
+std::shared_ptr<Communicator> join_shared_memory(const Store& store, int rank, int size, std::chrono::milliseconds timeout, bool required) {
   try {
-    auto domain = std::make_shared<comm::ShmDomain>(text_store(store, rank, size, timeout), "shm", rank, size, timeout);
-    return std::make_shared<comm::ShmCommunicator>("world", std::move(domain), timeout);
+    return std::make_shared<comm::ShmCommunicator>("world", join_host(store, {rank, size, size}, timeout), timeout);
   } catch (const Error& error) {
     if (required || error.code() != ErrorCode::kEnvironment) throw;
     if (rank == 0) base::log_warning(error.what(), "; ranks talk through Gloo instead, which is slower");
     return nullptr;
   }
+}
+
+// Shared memory inside each host and `between` among them. Without `required`, nullptr on all ranks where that cannot be.
+std::shared_ptr<Communicator> join_hosts(const Store& store, const Place& place, const char* between, const comm::BackendFactory& factory,
+                                         std::chrono::milliseconds timeout, bool required) {
+  std::shared_ptr<shm::Domain> domain;
+  std::string cause;
+  try {
+    domain = join_host(store, place, timeout);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kEnvironment) throw;
+    cause = error.what();
+  }
+  const std::string refusal = verdict_of_all(store, "shared memory", place, cause, timeout);
+  if (!refusal.empty()) {
+    if (required) throw Error(ErrorCode::kEnvironment, "comm", base::str("backend shm+", between, ": ", refusal));
+    if (place.rank == 0) base::log_warning(refusal, "; all ranks talk through Gloo instead, which is slower");
+    return nullptr;
+  }
+  const int hosts = place.size / place.locals;
+  comm::HostsCommunicator::Parts parts;
+  parts.first = std::make_shared<comm::ShmCommunicator>("host", domain, timeout);
+  parts.last = parts.first->duplicate("last");
+  parts.domain = std::move(domain);
+  parts.across = std::make_shared<comm::C10dCommunicator>(base::str("across.", place.local()), between, store, place.host(), hosts, timeout, factory);
+  parts.flat = std::make_shared<comm::C10dCommunicator>("flat", between, store, place.rank, place.size, timeout, factory);
+  return std::make_shared<comm::HostsCommunicator>("world", std::move(parts));
+}
+
+// Whether the ranks stand as Place says, on every rank; "" if so.
+std::string layout_problem(const RankInfo& info) {
+  if (info.local_world_size < 2) return "one rank on its host";
+  if (info.world_size % info.local_world_size != 0) return base::str(info.local_world_size, " ranks on its host, of ", info.world_size);
+  if (info.rank % info.local_world_size != info.local_rank) return base::str("local rank ", info.local_rank, " of ", info.local_world_size);
+  return "";
 }
 
 }  // namespace
@@ -158,23 +223,39 @@ std::shared_ptr<Communicator> init_distributed(const RankInfo& info, const CommO
   const auto timeout = timeout_of(options);
   std::string backend = backend_of(options);
   const bool one_host = info.local_world_size == info.world_size;
-  if (backend == "auto") backend = !accel::choose_device("auto", info.local_rank).is_cpu() ? "nccl" : one_host ? "shm or gloo" : "gloo";
+  const bool chosen = backend != "auto";
+  if (!chosen) backend = !accel::choose_device("auto", info.local_rank).is_cpu() ? "nccl" : one_host ? "shm" : "shm+gloo";
   if (backend == "shm" && !one_host) {
-    throw Error(
-        ErrorCode::kUsage, "comm",
-        base::str("backend shm: got ", info.local_world_size, " of ", info.world_size, " ranks on this host, allowed all on one host"));
+    throw Error(ErrorCode::kUsage, "comm",
+                base::str("backend shm: got ", info.local_world_size, " of ", info.world_size,
+                          " ranks on this host, allowed all on one host; choose shm+gloo or shm+mpi for several"));
   }
   if (info.world_size == 1) {
     return std::make_shared<comm::C10dCommunicator>("world", "none", nullptr, 0, 1, timeout, comm::BackendFactory{});
   }
   const auto store = join_store(info, timeout);
-  if (backend == "shm" || backend == "shm or gloo") {
-    auto communicator = join_shared_memory(store, info.rank, info.world_size, timeout, backend == "shm");
-    if (communicator) return communicator;
+  if (backend == "shm") {
+    if (auto communicator = join_shared_memory(store, info.rank, info.world_size, timeout, chosen)) return communicator;
+    backend = "gloo";
   }
-  const bool nccl = backend == "nccl";
-  return std::make_shared<comm::C10dCommunicator>("world", nccl ? "nccl" : "gloo", store, info.rank, info.world_size, timeout,
-                                                  nccl ? comm::nccl_factory() : comm::gloo_factory(one_host));
+  if (backend.starts_with("shm+")) {
+    const Place place{info.rank, info.world_size, std::max(1, info.local_world_size)};
+    const std::string problem = verdict_of_all(store, "layout", place, layout_problem(info), timeout);
+    const std::string between = backend.substr(4);
+    if (problem.empty()) {
+      const bool mpi = between == "mpi";
+      auto communicator =
+          join_hosts(store, place, mpi ? "mpi" : "gloo", mpi ? comm::mpi_factory() : comm::gloo_factory(one_host), timeout, chosen);
+      if (communicator) return communicator;
+    } else if (chosen) {
+      throw Error(ErrorCode::kUsage, "comm",
+                  base::str("backend ", backend, ": got ", problem, "; allowed as many ranks, two or more, on each host, numbered one host after another"));
+    }
+    backend = between;
+  }
+  if (backend == "nccl") return std::make_shared<comm::C10dCommunicator>("world", "nccl", store, info.rank, info.world_size, timeout, comm::nccl_factory());
+  if (backend == "mpi") return std::make_shared<comm::C10dCommunicator>("world", "mpi", store, info.rank, info.world_size, timeout, comm::mpi_factory());
+  return std::make_shared<comm::C10dCommunicator>("world", "gloo", store, info.rank, info.world_size, timeout, comm::gloo_factory(one_host));
 }
 
 void run_ranks_as_threads(int world_size, const std::function<void(std::shared_ptr<Communicator>)>& body, const CommOptions& options) {
@@ -188,7 +269,12 @@ void run_ranks_as_threads(int world_size, const std::function<void(std::shared_p
       try {
         base::set_log_rank(rank);
         const auto timeout = timeout_of(options);
-        if (world_size > 1 && backend != "gloo") {
+        if (world_size > 1 && backend == "shm+gloo") {
+          if (options.ranks_per_host < 1 || world_size % options.ranks_per_host != 0) {
+            throw Error(ErrorCode::kUsage, "comm", base::str("ranks per host: got ", options.ranks_per_host, " of ", world_size, ", allowed a divisor"));
+          }
+          body(join_hosts(store, {rank, world_size, options.ranks_per_host}, "gloo", comm::gloo_factory(true), timeout, true));
+        } else if (world_size > 1 && backend != "gloo") {
           body(join_shared_memory(store, rank, world_size, timeout, true));
         } else {
           body(std::make_shared<comm::C10dCommunicator>("world", "gloo", store, rank, world_size, timeout, comm::gloo_factory(true)));

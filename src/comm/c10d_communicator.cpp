@@ -45,6 +45,8 @@ class Pending final : public PendingCollective {
     }
   }
 
+  bool ready() override { return !work_ || work_->isCompleted(); }
+
   void wait() override {
     if (work_) {
       const auto work = std::move(work_);

@@ -14,11 +14,11 @@
 #include "base/text.h"
 #include "base/trace.h"
 #include "comm/data_type.h"
-#include "comm/shm_region.h"
 #include "comm/sum_slices.h"
 #include "deepspeed/error.h"
 #include "kernels/cast.h"
 #include "kernels/reduce.h"
+#include "shm/region.h"
 
 namespace deepspeed::comm {
 namespace {
@@ -71,22 +71,17 @@ void combine(void* out, const void* in, int64_t n, at::ScalarType type, ReduceOp
 
 }  // namespace
 
+namespace {
+
 class ShmPending final : public PendingCollective {
  public:
-  ShmPending(ShmCommunicator* owner, uint64_t number, std::string what, uint64_t bytes, std::vector<at::Tensor> keep_alive,
-             bool own_end = false)
-      : owner_(owner),
-        domain_(owner->domain_),
-        number_(number),
-        what_(std::move(what)),
-        bytes_(bytes),
-        keep_alive_(std::move(keep_alive)),
-        own_end_(own_end) {
+  ShmPending(std::shared_ptr<shm::Group> group, uint64_t number, std::string what, uint64_t bytes, std::vector<at::Tensor> keep_alive,
+             bool own_end)
+      : group_(std::move(group)), number_(number), what_(std::move(what)), bytes_(bytes), keep_alive_(std::move(keep_alive)), own_end_(own_end) {
     if (trace::active) called_ = trace::now();
   }
 
   ~ShmPending() override {
-    if (!owner_) return;
     try {
       wait();
     } catch (const std::exception&) {
@@ -94,22 +89,31 @@ class ShmPending final : public PendingCollective {
     }
   }
 
+  bool ready() override {
+    if (!group_) return true;
+    group_->progress();
+    return own_end_ ? group_->done(number_) : group_->everyone_done(number_);
+  }
+
   void wait() override {
-    if (!owner_) return;
-    ShmCommunicator* owner = owner_;
-    owner_ = nullptr;
+    const auto group = std::move(group_);
+    group_ = nullptr;
+    if (!group) return;
     const int64_t begin = called_ != 0 ? trace::now() : 0;
     {
       trace::Span span(trace::Kind::kWait, what_);
-      domain_->wait([&] { return own_end_ ? owner->done(number_) : owner->everyone_done(number_); }, what_, owner->name_);
+      if (own_end_) {
+        group->wait_own(number_, what_);
+      } else {
+        group->wait_all(number_, what_);
+      }
     }
     if (called_ != 0) trace::record_flight(what_, bytes_, called_, begin, trace::now());
     keep_alive_.clear();
   }
 
  private:
-  ShmCommunicator* owner_;
-  std::shared_ptr<ShmDomain> domain_;
+  std::shared_ptr<shm::Group> group_;  // until waited for
   uint64_t number_;
   std::string what_;
   uint64_t bytes_;
@@ -118,123 +122,21 @@ class ShmPending final : public PendingCollective {
   bool own_end_;  // peers read nothing of the caller's own memory, so its result is all it waits for
 };
 
-ShmCommunicator::ShmCommunicator(std::string name, std::shared_ptr<ShmDomain> domain, std::chrono::milliseconds timeout)
-    : name_(std::move(name)), domain_(std::move(domain)), timeout_(timeout), group_(domain_->take_group()) {
-  // A place that another group had before goes on counting where that one ended.
-  number_ = domain_->slot(group_, rank()).posted.load();
-  domain_->add_progress(this, [this] { return progress(); });
-}
+}  // namespace
 
-ShmCommunicator::~ShmCommunicator() {
-  domain_->remove_progress(this);
-  domain_->free_group(group_);
-}
+ShmCommunicator::ShmCommunicator(std::string name, std::shared_ptr<shm::Domain> domain, std::chrono::milliseconds timeout)
+    : group_(std::make_shared<shm::Group>(std::move(name), std::move(domain))), timeout_(timeout) {}
 
 std::shared_ptr<Communicator> ShmCommunicator::duplicate(const std::string& name) {
-  return std::make_shared<ShmCommunicator>(base::str(name_, "/", name), domain_, timeout_);
-}
-
-void ShmCommunicator::describe(const std::string& what, const void* data, size_t bytes, std::function<void()> take, uint64_t after) {
-  const uint64_t number = ++number_;
-  // The ring's place is free when every peer has dealt with the call that had it.
-  if (number > kRing) domain_->wait([&] { return everyone_done(number - kRing); }, what, name_);
-  GroupRank& mine = domain_->slot(group_, rank());
-  Descriptor& descriptor = mine.ring[number % kRing];
-  descriptor.hash = log_.hash();
-  descriptor.bytes = bytes;
-  std::snprintf(descriptor.what, sizeof descriptor.what, "%s", what.c_str());
-  if (bytes <= kInlineBytes) {
-    descriptor.region = kInline;
-    if (bytes > 0) std::memcpy(descriptor.data, data, bytes);
-  } else {
-    const auto [region, offset] = domain_->find_region(data, bytes);
-    descriptor.region = region;
-    descriptor.address = region == kOwnMemory ? reinterpret_cast<uint64_t>(data) : offset;
-  }
-  queue_.push_back({number, what, std::move(take), after});
-  mine.posted.store(number, std::memory_order_release);
-  domain_->notify();
+  return std::make_shared<ShmCommunicator>(base::str(group_->name(), "/", name), group_->domain(), timeout_);
 }
 
 std::unique_ptr<PendingCollective> ShmCommunicator::post(const char* operation, const std::string& tag, const void* data, size_t bytes,
                                                          std::function<void()> take, std::vector<at::Tensor> keep_alive) {
   const std::string what = log_.note(operation, tag, bytes);
-  describe(what, data, bytes, std::move(take), 0);
-  progress();
-  return std::make_unique<ShmPending>(this, number_, what, bytes, std::move(keep_alive));
-}
-
-const Descriptor& ShmCommunicator::peer_descriptor(int rank, uint64_t number) const {
-  return domain_->slot(group_, rank).ring[number % kRing];
-}
-
-const std::byte* ShmCommunicator::peer_data(int rank, uint64_t number) const {
-  const Descriptor& descriptor = peer_descriptor(rank, number);
-  if (descriptor.region == kInline) return descriptor.data;
-  if (descriptor.region != kOwnMemory) {
-    const std::byte* data = domain_->region_data(descriptor.region, descriptor.address);
-    DS_CHECK(data != nullptr, "region ", descriptor.region, " of ", descriptor.what);
-    return data;
-  }
-  return domain_->same_process(rank) ? reinterpret_cast<const std::byte*>(descriptor.address) : nullptr;
-}
-
-void ShmCommunicator::read_peer(int rank, uint64_t number, void* out, size_t offset, size_t bytes) const {
-  const Descriptor& descriptor = peer_descriptor(rank, number);
-  DS_CHECK(offset + bytes <= descriptor.bytes, offset, " + ", bytes, " of ", descriptor.bytes);
-  if (bytes == 0) return;
-  if (const std::byte* data = peer_data(rank, number)) {
-    if (data + offset != out) std::memcpy(out, data + offset, bytes);
-  } else {
-    domain_->read(rank, out, descriptor.address + offset, bytes, peer_descriptor(this->rank(), number).what, name_);
-  }
-}
-
-bool ShmCommunicator::done(uint64_t number) const { return domain_->slot(group_, rank()).done.load(std::memory_order_acquire) >= number; }
-
-bool ShmCommunicator::everyone_done(uint64_t number) const {
-  for (int peer = 0; peer < size(); ++peer) {
-    if (domain_->slot(group_, peer).done.load(std::memory_order_acquire) < number) return false;
-  }
-  return true;
-}
-
-void ShmCommunicator::compare(const Call& call) const {
-  const Descriptor& mine = peer_descriptor(rank(), call.number);
-  for (int peer = 0; peer < size(); ++peer) {
-    const Descriptor& theirs = peer_descriptor(peer, call.number);
-    if (theirs.hash == mine.hash) continue;
-    throw Error(ErrorCode::kCommMismatch, "comm",
-                base::str(call.what, ": got ", theirs.what, " on rank ", peer, ", allowed the same call on all (rank ", rank(), " of ",
-                          size(), ", group '", name_, "', shm); ranks run the same steps in the same order"));
-  }
-}
-
-bool ShmCommunicator::progress() {
-  bool any = false;
-  while (!queue_.empty()) {
-    const uint64_t number = queue_.front().number;
-    for (int peer = 0; peer < size(); ++peer) {
-      if (domain_->slot(group_, peer).posted.load(std::memory_order_acquire) < number) return any;
-    }
-    if (const uint64_t after = queue_.front().after; after > 0 && !everyone_done(after)) return any;
-    Call call = std::move(queue_.front());
-    queue_.pop_front();
-    compare(call);
-    if (call.take) {
-      const bool sums = call.what.starts_with("reduce") || call.what.starts_with("all_reduce");
-      const int64_t begin = trace::active ? trace::now() : 0;
-      {
-        trace::Span span(sums ? trace::Kind::kReduce : trace::Kind::kGather, call.what, peer_descriptor(rank(), number).bytes);
-        call.take();
-      }
-      if (begin != 0) trace::record_busy(call.what, trace::now() - begin);
-    }
-    domain_->slot(group_, rank()).done.store(number, std::memory_order_release);
-    domain_->notify();
-    any = true;
-  }
-  return any;
+  const uint64_t number = group_->describe(what, log_.hash(), data, bytes, std::move(take));
+  group_->progress();
+  return std::make_unique<ShmPending>(group_, number, what, bytes, std::move(keep_alive), /*own_end=*/false);
 }
 
 // out[bytes] = the ranks' data of the call at `offset`, combined in rank order; `own` is this rank's. `out` may be `own`.
@@ -247,7 +149,7 @@ void ShmCommunicator::reduce_piece(std::byte* out, uint64_t number, size_t offse
     const std::byte* source = own;
     if (peer != rank()) {
       std::byte* target = peer == 0 ? sum : incoming;
-      read_peer(peer, number, target, offset, bytes);
+      group_->read_peer(peer, number, target, offset, bytes);
       source = target;
     }
     if (peer > 0) {
@@ -265,7 +167,7 @@ std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce_at_once(at::Tenso
   auto input = accel::pooled_empty(tensor.numel(), tensor.scalar_type(), tensor.device());
   const size_t bytes = bytes_of(tensor);
   if (bytes > 0) std::memcpy(input.mutable_data_ptr(), tensor.const_data_ptr(), bytes);
-  const auto take = [this, tensor, op, bytes, number = number_ + 1] {
+  const auto take = [this, tensor, op, bytes, number = group_->next()] {
     auto* data = static_cast<std::byte*>(tensor.mutable_data_ptr());
     for (size_t begin = 0; begin < bytes; begin += kPieceBytes) {
       const size_t count = std::min(kPieceBytes, bytes - begin);
@@ -279,15 +181,15 @@ std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce_at_once(at::Tenso
 std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce_staged(at::Tensor tensor, ReduceOp op, const std::string& tag) {
   const size_t bytes = bytes_of(tensor);
   const std::string what = log_.note("all_reduce", tag, bytes);
-  const uint64_t number = number_ + 1;
+  const uint64_t number = group_->next();
   const size_t slot = staged_++ % kStagingSlots;
-  domain_->wait([&] { return everyone_done(staged_by_[slot]); }, what, name_);
+  group_->wait_all(staged_by_[slot], what);
   staged_by_[slot] = number;
   std::byte* place = staging_->data() + (static_cast<size_t>(rank()) * kStagingSlots + slot) * kStagingBytes;
   std::memcpy(place, tensor.const_data_ptr(), bytes);
   const auto take = [this, tensor, op, bytes, number] {
     std::vector<const void*> places;
-    for (int peer = 0; peer < size(); ++peer) places.push_back(peer_data(peer, number));
+    for (int peer = 0; peer < size(); ++peer) places.push_back(group_->peer_data(peer, number));
     void* out = tensor.mutable_data_ptr();
     const auto elements = static_cast<int64_t>(bytes / tensor.element_size());
     if (tensor.scalar_type() == at::kFloat && op == ReduceOp::kSum) {
@@ -297,9 +199,9 @@ std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce_staged(at::Tensor
     std::memcpy(out, places[0], bytes);
     for (size_t peer = 1; peer < places.size(); ++peer) combine(out, places[peer], elements, tensor.scalar_type(), op);
   };
-  describe(what, place, bytes, take, 0);
-  progress();
-  return std::make_unique<ShmPending>(this, number, what, bytes, std::vector<at::Tensor>{tensor}, /*own_end=*/true);
+  group_->describe(what, log_.hash(), place, bytes, take);
+  group_->progress();
+  return std::make_unique<ShmPending>(group_, number, what, bytes, std::vector<at::Tensor>{tensor}, /*own_end=*/true);
 }
 
 // Made at the first use: a collective of its own, at the same call on all ranks.
@@ -314,7 +216,7 @@ bool ShmCommunicator::has_staging() {
 std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const std::string& tag) {
   check_tensor(tensor);
   const size_t bytes = bytes_of(tensor);
-  if (bytes > kInlineBytes && bytes <= kStagingBytes && size() > 1 && has_staging()) return all_reduce_staged(std::move(tensor), op, tag);
+  if (bytes > shm::kInlineBytes && bytes <= kStagingBytes && size() > 1 && has_staging()) return all_reduce_staged(std::move(tensor), op, tag);
   // Two ranks read as much in one exchange as in two, and pieces that stay in the cache cost less than the system's way into a peer's memory.
   if (bytes > kStagingBytes && size() == 2 && has_staging()) {
     const at::Tensor flat = tensor.view({-1});
@@ -333,7 +235,7 @@ std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce(at::Tensor tensor
   const auto ranks = static_cast<size_t>(size());
   const size_t slice = ((bytes + ranks - 1) / ranks + kCacheLine - 1) / kCacheLine * kCacheLine;
   const std::string what = log_.note("all_reduce", tag, bytes);
-  const uint64_t reduce = number_ + 1, gather = number_ + 2;
+  const uint64_t reduce = group_->next(), gather = reduce + 1;
   auto* data = static_cast<std::byte*>(tensor.mutable_data_ptr());
   const auto bounds = [slice, bytes](int rank) {
     const size_t begin = std::min(bytes, slice * static_cast<size_t>(rank));
@@ -348,13 +250,13 @@ std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce(at::Tensor tensor
   const auto take_slices = [this, bounds, data, gather] {
     for (int peer = 0; peer < size(); ++peer) {
       const auto [begin, end] = bounds(peer);
-      if (peer != rank()) read_peer(peer, gather, data + begin, begin, end - begin);
+      if (peer != rank()) group_->read_peer(peer, gather, data + begin, begin, end - begin);
     }
   };
-  describe(what, data, bytes, take_sums, 0);
-  describe(what, data, bytes, take_slices, reduce);
-  progress();
-  return std::make_unique<ShmPending>(this, gather, what, bytes, std::vector<at::Tensor>{tensor});
+  group_->describe(what, log_.hash(), data, bytes, take_sums);
+  group_->describe(what, log_.hash(), data, bytes, take_slices, reduce);
+  group_->progress();
+  return std::make_unique<ShmPending>(group_, gather, what, bytes, std::vector<at::Tensor>{tensor}, /*own_end=*/false);
 }
 
 std::unique_ptr<PendingCollective> ShmCommunicator::all_gather(at::Tensor output, at::Tensor input, const std::string& tag) {
@@ -362,13 +264,13 @@ std::unique_ptr<PendingCollective> ShmCommunicator::all_gather(at::Tensor output
   check_tensor(input);
   DS_CHECK(output.numel() == input.numel() * size(), "output ", output.numel(), ", input ", input.numel(), ", ranks ", size());
   const size_t bytes = bytes_of(input);
-  const uint64_t number = number_ + 1;
+  const uint64_t number = group_->next();
   const auto take = [this, output, input, bytes, number] {
     auto* out = static_cast<std::byte*>(output.mutable_data_ptr());
     for (int peer = 0; peer < size(); ++peer) {
       std::byte* target = out + bytes * static_cast<size_t>(peer);
       if (peer == rank() && target == input.const_data_ptr()) continue;
-      read_peer(peer, number, target, 0, bytes);
+      group_->read_peer(peer, number, target, 0, bytes);
     }
   };
   return post("all_gather", tag, input.const_data_ptr(), bytes, take, {output, input});
@@ -379,12 +281,12 @@ std::unique_ptr<PendingCollective> ShmCommunicator::all_to_all(at::Tensor output
   check_tensor(input);
   DS_CHECK(output.numel() == input.numel() && output.numel() % size() == 0, "output ", output.numel(), ", input ", input.numel());
   const size_t bytes = bytes_of(input);
-  const uint64_t number = number_ + 1;
+  const uint64_t number = group_->next();
   const auto take = [this, output, bytes, number] {
     const size_t slice = bytes / static_cast<size_t>(size());
     auto* out = static_cast<std::byte*>(output.mutable_data_ptr());
     for (int peer = 0; peer < size(); ++peer)
-      read_peer(peer, number, out + slice * static_cast<size_t>(peer), slice * static_cast<size_t>(rank()), slice);
+      group_->read_peer(peer, number, out + slice * static_cast<size_t>(peer), slice * static_cast<size_t>(rank()), slice);
   };
   return post("all_to_all", tag, input.const_data_ptr(), bytes, take, {output, input});
 }
@@ -392,9 +294,9 @@ std::unique_ptr<PendingCollective> ShmCommunicator::all_to_all(at::Tensor output
 std::unique_ptr<PendingCollective> ShmCommunicator::broadcast(at::Tensor tensor, int root, const std::string& tag) {
   check_tensor(tensor);
   const size_t bytes = bytes_of(tensor);
-  const uint64_t number = number_ + 1;
+  const uint64_t number = group_->next();
   const auto take = [this, tensor, root, bytes, number] {
-    if (root != rank()) read_peer(root, number, tensor.mutable_data_ptr(), 0, bytes);
+    if (root != rank()) group_->read_peer(root, number, tensor.mutable_data_ptr(), 0, bytes);
   };
   return post("broadcast", tag, tensor.const_data_ptr(), bytes, take, {tensor});
 }
@@ -405,7 +307,7 @@ std::unique_ptr<PendingCollective> ShmCommunicator::reduce_scatter(at::Tensor ou
   check_tensor(input);
   DS_CHECK(output.numel() * size() == input.numel() && output.scalar_type() == at::kFloat, "output ", output.numel(), ", input ",
            input.numel());
-  const uint64_t number = number_ + 1;
+  const uint64_t number = group_->next();
   const auto take = [this, output, input, accumulate, ready, number] {
     const DataType type = data_type_of(input.scalar_type());
     const size_t width = kernels::bytes_of(type);
@@ -415,7 +317,7 @@ std::unique_ptr<PendingCollective> ShmCommunicator::reduce_scatter(at::Tensor ou
     std::vector<const std::byte*> slices(static_cast<size_t>(size()));
     bool all_in_place = true;
     for (int peer = 0; peer < size(); ++peer) {
-      const std::byte* data = peer == rank() ? static_cast<const std::byte*>(input.const_data_ptr()) : peer_data(peer, number);
+      const std::byte* data = peer == rank() ? static_cast<const std::byte*>(input.const_data_ptr()) : group_->peer_data(peer, number);
       slices[static_cast<size_t>(peer)] = data ? data + first : nullptr;
       all_in_place = all_in_place && data;
     }
@@ -432,7 +334,7 @@ std::unique_ptr<PendingCollective> ShmCommunicator::reduce_scatter(at::Tensor ou
           continue;
         }
         std::byte* target = scratch_.data() + peer * piece * width;
-        read_peer(static_cast<int>(peer), number, target, first + begin * width, count * width);
+        group_->read_peer(static_cast<int>(peer), number, target, first + begin * width, count * width);
         sources[peer] = target;
       }
       sum_in_pieces(out, static_cast<int64_t>(begin), static_cast<int64_t>(count), sources, type, accumulate, ready);
@@ -452,7 +354,7 @@ std::unique_ptr<PendingCollective> ShmCommunicator::receive(at::Tensor, int, con
 }
 
 std::shared_ptr<SharedMemory> ShmCommunicator::share_memory(size_t bytes, const std::string& tag) {
-  const int64_t id = domain_->next_region();
+  const int64_t id = group_->domain()->next_region();
   if (bytes == 0) return nullptr;
   const auto cpu = c10::Device(c10::DeviceType::CPU);
   auto path = accel::pooled_empty(64, at::kByte, cpu);
@@ -463,19 +365,19 @@ std::shared_ptr<SharedMemory> ShmCommunicator::share_memory(size_t bytes, const 
   std::string cause;
   try {
     if (rank() == 0) {
-      fd = ShmRegion::create(bytes);
-      std::snprintf(text, 64, "%s", ShmRegion::path_of(fd).c_str());
+      fd = shm::Region::create(bytes);
+      std::snprintf(text, 64, "%s", shm::Region::path_of(fd).c_str());
     }
   } catch (const Error& error) {
     cause = error.what();
   }
   broadcast(path, 0, base::str("place of ", tag))->wait();
-  std::shared_ptr<ShmRegion> region;
+  std::shared_ptr<shm::Region> region;
   if (cause.empty()) {
     try {
       if (rank() != 0) fd = ::open(text, O_RDWR | O_CLOEXEC);
       if (fd < 0) throw Error(ErrorCode::kEnvironment, "comm", base::str("shared memory: opening a segment: ", std::strerror(errno)));
-      region = std::make_shared<ShmRegion>(domain_, id, fd, bytes);
+      region = std::make_shared<shm::Region>(group_->domain(), id, fd, bytes);
     } catch (const Error& error) {
       cause = error.what();
     }

@@ -218,8 +218,16 @@ class Supervisor {
     if (finished_) return;
     finished_ = true;
     deadline_.reset();
+    collect();
     if (keeper_killed_) sweep();
     relay_.finish_sources();
+  }
+
+  // Keepers end by themselves when nothing of their rank is left; collected, their processor time counts as the launcher's.
+  void collect() {
+    for (const Rank& rank : ranks_) {
+      for (int round = 0; round < 50 && waitpid(rank.spawned.keeper, nullptr, WNOHANG) == 0; ++round) usleep(1000);
+    }
   }
 
   // Processes of a rank whose keeper was killed have become ours.

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -23,10 +24,17 @@ namespace {
 
 class Worlds : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
 
-TEST_P(Worlds, CollectivesGiveTheirContract) {
-  const auto [world, backend] = GetParam();
+// "shm+gloo": hosts of two ranks, of three when that divides only.
+CommOptions options_for(int world, const char* backend) {
   CommOptions options;
   options.backend = backend;
+  options.ranks_per_host = world % 4 == 0 ? 2 : 3;
+  return options;
+}
+
+TEST_P(Worlds, CollectivesGiveTheirContract) {
+  const auto [world, backend] = GetParam();
+  const CommOptions options = options_for(world, backend);
   run_ranks_as_threads(
       world,
       [world = world](std::shared_ptr<Communicator> c) {
@@ -64,8 +72,7 @@ TEST_P(Worlds, CollectivesGiveTheirContract) {
 // Who asks sees every element of the result once, final, in pieces.
 TEST_P(Worlds, PiecesOfAReductionAreShownWhenTheyAreFinal) {
   const auto [world, backend] = GetParam();
-  CommOptions options;
-  options.backend = backend;
+  const CommOptions options = options_for(world, backend);
   run_ranks_as_threads(
       world,
       [world = world](std::shared_ptr<Communicator> c) {
@@ -128,6 +135,76 @@ TEST(SharedMemory, IsRefusedByOtherBackEnds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Worlds, ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Values("gloo", "shm")));
+INSTANTIATE_TEST_SUITE_P(Hosts, Worlds, ::testing::Combine(::testing::Values(4, 6), ::testing::Values("shm+gloo")));
+
+// Rank r's slice for rank t is 100 r + t, so every element of the result tells where it came from.
+TEST_P(Worlds, AllToAllBringsEachRankItsSlice) {
+  const auto [world, backend] = GetParam();
+  run_ranks_as_threads(
+      world,
+      [world = world](std::shared_ptr<Communicator> c) {
+        for (const int64_t n : {int64_t{1}, int64_t{1000}}) {
+          auto input = at::empty({world, n}), output = at::empty({world * n});
+          for (int to = 0; to < world; ++to) input[to].fill_(100 * c->rank() + to);
+          c->all_to_all(output, input.view({-1}), "slices")->wait();
+          for (int from = 0; from < world; ++from) {
+            EXPECT_EQ(output[from * n].item<float>(), 100 * from + c->rank());
+            EXPECT_EQ(output[(from + 1) * n - 1].item<float>(), 100 * from + c->rank());
+          }
+        }
+        for (int root = 0; root < world; ++root) {
+          auto value = at::full({5000}, c->rank() + 0.5);
+          c->broadcast(value, root, "root")->wait();
+          EXPECT_EQ(value[4999].item<float>(), root + 0.5f);
+        }
+      },
+      options_for(world, backend));
+}
+
+// Ranks wait for their calls in different orders, over two groups; the parts of a call on several hosts must not cross.
+TEST_P(Worlds, CallsMayBeWaitedForInAnyOrder) {
+  const auto [world, backend] = GetParam();
+  run_ranks_as_threads(
+      world,
+      [world = world](std::shared_ptr<Communicator> first) {
+        const auto second = first->duplicate("second");
+        std::mt19937 own(static_cast<unsigned>(first->rank()));
+        for (int round = 0; round < 10; ++round) {
+          std::vector<at::Tensor> sums, gathered;
+          std::vector<std::unique_ptr<PendingCollective>> pending;
+          for (int call = 0; call < 6; ++call) {
+            const auto& group = call % 2 == 0 ? first : second;
+            const int64_t n = call % 3 == 0 ? 7 : 20'000;
+            sums.push_back(at::zeros({n}));
+            pending.push_back(group->reduce_scatter(sums.back(), at::full({n * world}, first->rank() + call + 1.0), "sum"));
+            gathered.push_back(at::zeros({n * world}));
+            pending.push_back(group->all_gather(gathered.back(), at::full({n}, first->rank() + call * 10.0), "gather"));
+          }
+          std::shuffle(pending.begin(), pending.end(), own);
+          for (const auto& call : pending) call->wait();
+          for (int call = 0; call < 6; ++call) {
+            EXPECT_EQ(sums[call][-1].item<float>(), world * (call + 1) + world * (world - 1) / 2.0f);
+            EXPECT_EQ(gathered[call][-1].item<float>(), world - 1 + call * 10.0f);
+          }
+        }
+      },
+      options_for(world, backend));
+}
+
+// Sums over hosts have an order of their own, the same on every rank.
+TEST(Hosts, AllReduceGivesTheSameBitsOnAllRanks) {
+  std::vector<at::Tensor> results(4);
+  run_ranks_as_threads(
+      4,
+      [&](std::shared_ptr<Communicator> c) {
+        EXPECT_STREQ(c->backend(), "shm+gloo");
+        auto sum = at::arange(10'001, at::TensorOptions(at::kFloat)).mul_(0.1 * (c->rank() + 1)).sin_();
+        c->all_reduce(sum, ReduceOp::kSum, "sum")->wait();
+        results[static_cast<size_t>(c->rank())] = sum;
+      },
+      options_for(4, "shm+gloo"));
+  for (const auto& result : results) EXPECT_TRUE(at::equal(result, results[0]));
+}
 
 // Above a size the work is cut into slices, one per rank; the sums stay those of rank order, and no rank sees a peer's half-done tensor.
 TEST(SharedMemory, LargeAllReduceHasTheBitsOfRankOrder) {

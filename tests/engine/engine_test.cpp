@@ -98,7 +98,7 @@ Result engine_run(const RunSettings& settings) {
                            result = {losses, norms, weights};
                          }
                        },
-                       {.backend = settings.backend});
+                       {.backend = settings.backend, .timeout = {}, .ranks_per_host = settings.ranks_per_host});
   return result;
 }
 
@@ -135,6 +135,22 @@ TEST(Engine, SharingAndBackEndsChangeNoBit) {
         EXPECT_EQ(other.norms, gloo.norms);
         for (const auto& [name, value] : gloo.weights) EXPECT_TRUE(torch::equal(value, other.weights.at(name))) << name;
       }
+    }
+  }
+}
+
+// Sums inside a host and then over hosts: another order than one flat group's, the same one in every run.
+TEST(Engine, TrainsOverSeveralHosts) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    SCOPED_TRACE("stage " + std::to_string(stage));
+    const RunSettings hosts{.stage = stage, .world = 4, .backend = "shm+gloo", .ranks_per_host = 2};
+    const Result flat = engine_run({.stage = stage, .world = 4, .backend = "gloo"}), first = engine_run(hosts), second = engine_run(hosts);
+    EXPECT_EQ(first.losses, second.losses);
+    EXPECT_EQ(first.norms, second.norms);
+    for (int step = 0; step < kSteps; ++step) EXPECT_NEAR(first.norms[step], flat.norms[step], 1e-6);
+    for (const auto& [name, value] : flat.weights) {
+      EXPECT_TRUE(torch::equal(first.weights.at(name), second.weights.at(name))) << name;
+      EXPECT_TRUE(torch::allclose(value, first.weights.at(name), 1e-5, 1e-7)) << name;
     }
   }
 }

@@ -68,6 +68,7 @@ struct RunSettings {
   std::string zero_more = "";  // further keys of zero_optimization, starting with a comma
   bool share_memory = true;
   std::string backend = "auto";
+  int ranks_per_host = 0;  // for "shm+gloo"
 };
 
 inline std::string config_json(const RunSettings& s) {

@@ -1,4 +1,4 @@
-#include "comm/shm_region.h"
+#include "shm/region.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "deepspeed/error.h"
 
-namespace deepspeed::comm {
+namespace deepspeed::shm {
 namespace {
 
 [[noreturn]] void unusable(const char* what, size_t bytes, int reason) {
@@ -18,7 +18,7 @@ namespace {
 
 }  // namespace
 
-int ShmRegion::create(size_t bytes) {
+int Region::create(size_t bytes) {
   const int fd = ::memfd_create("deepspeed", MFD_CLOEXEC);
   if (fd < 0) unusable("making a segment of", bytes, errno);
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
@@ -29,9 +29,9 @@ int ShmRegion::create(size_t bytes) {
   return fd;
 }
 
-std::string ShmRegion::path_of(int fd) { return base::str("/proc/", ::getpid(), "/fd/", fd); }
+std::string Region::path_of(int fd) { return base::str("/proc/", ::getpid(), "/fd/", fd); }
 
-ShmRegion::ShmRegion(std::shared_ptr<ShmDomain> domain, int64_t id, int fd, size_t bytes)
+Region::Region(std::shared_ptr<Domain> domain, int64_t id, int fd, size_t bytes)
     : domain_(domain), id_(id), fd_(fd), bytes_(bytes) {
   void* address = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (address == MAP_FAILED) {
@@ -45,13 +45,13 @@ ShmRegion::ShmRegion(std::shared_ptr<ShmDomain> domain, int64_t id, int fd, size
   domain->add_region(id_, data_, bytes_);
 }
 
-ShmRegion::~ShmRegion() {
+Region::~Region() {
   if (const auto domain = domain_.lock()) domain->remove_region(id_);
   ::munmap(data_, bytes_);
   if (fd_ >= 0) ::close(fd_);
 }
 
-void ShmRegion::make_private() {
+void Region::make_private() {
   if (fd_ < 0) return;
   if (const auto domain = domain_.lock()) domain->remove_region(id_);
   ::mmap(data_, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd_, 0);
@@ -59,4 +59,4 @@ void ShmRegion::make_private() {
   fd_ = -1;
 }
 
-}  // namespace deepspeed::comm
+}  // namespace deepspeed::shm

@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-namespace deepspeed::comm {
+namespace deepspeed::shm {
 
 inline constexpr int kMaxGroups = 32;
 inline constexpr uint64_t kRing = 64;        // calls in flight per group
@@ -50,7 +50,7 @@ struct alignas(64) GroupRank {
 };
 
 // One rank's view of the segment. Destroying it tells the peers that this rank has left. Driven by one thread.
-class ShmDomain {
+class Domain {
  public:
   // Calls given to the constructor: the store that ranks meet in.
   struct Store {
@@ -59,10 +59,10 @@ class ShmDomain {
   };
 
   // Collective. Throws Error(kEnvironment) on all ranks when any pair of ranks cannot read each other's memory.
-  ShmDomain(const Store& store, const std::string& key, int rank, int size, std::chrono::milliseconds timeout);
-  ~ShmDomain();
-  ShmDomain(const ShmDomain&) = delete;
-  ShmDomain& operator=(const ShmDomain&) = delete;
+  Domain(const Store& store, const std::string& key, int rank, int size, std::chrono::milliseconds timeout);
+  ~Domain();
+  Domain(const Domain&) = delete;
+  Domain& operator=(const Domain&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -77,7 +77,7 @@ class ShmDomain {
   // Whether rank `peer` is a thread of this process, so that its addresses are this rank's too.
   bool same_process(int peer) const;
 
-  // Regions that all ranks map (src/comm/shm_region.h), under ids that are the same on all ranks. Any thread.
+  // Regions that all ranks map (src/shm/region.h), under ids that are the same on all ranks. Any thread.
   int64_t next_region() { return regions_made_++; }
   void add_region(int64_t id, std::byte* data, size_t bytes);
   void remove_region(int64_t id);
@@ -89,7 +89,9 @@ class ShmDomain {
   // Something in the segment changed: wakes the peers that sleep.
   void notify() const;
   // Calls `ready` until it returns true. Throws Error kPeerDied or kCommTimeout beginning with `what`; after such an error every later wait fails too.
-  void wait(const std::function<bool()>& ready, const std::string& what, const std::string& group);
+  // `nap`: above 0 for what does not come through the segment: then it looks again that often instead of sleeping until a notify().
+  void wait(const std::function<bool()>& ready, const std::string& what, const std::string& group,
+            std::chrono::microseconds nap = std::chrono::microseconds(0));
 
   // Registered functions are called while waiting, so that other groups' calls go on meanwhile (no rank may hold another up by its order of waits).
   void add_progress(const void* owner, std::function<bool()> progress);
@@ -118,13 +120,13 @@ class ShmDomain {
   bool broken_ = false;
   uint64_t probe_ = 0;  // what peers read to test that they can
   std::vector<std::pair<const void*, std::function<bool()>>> progress_;
-  struct Region {
+  struct Place {
     std::byte* data;
     size_t bytes;
   };
   mutable std::mutex regions_mutex_;  // tensors inside a region may end on any thread
-  std::map<int64_t, Region> regions_;
+  std::map<int64_t, Place> regions_;
   int64_t regions_made_ = 0;
 };
 
-}  // namespace deepspeed::comm
+}  // namespace deepspeed::shm

@@ -1,4 +1,4 @@
-#include "comm/shm_domain.h"
+#include "shm/domain.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -21,16 +21,16 @@
 #include "base/text.h"
 #include "deepspeed/error.h"
 
-namespace deepspeed::comm {
+namespace deepspeed::shm {
 
-struct alignas(64) ShmDomain::Header {
+struct alignas(64) Domain::Header {
   std::atomic<uint32_t> events;  // futex word: changes with every notify()
   std::atomic<uint32_t> sleepers;
   std::atomic<uint32_t> probed;   // ranks that have tried to read their peers
   std::atomic<uint32_t> refused;  // of these, how many could not
 };
 
-struct alignas(64) ShmDomain::RankSlot {
+struct alignas(64) Domain::RankSlot {
   std::atomic<int32_t> pid;
   std::atomic<uint32_t> left;  // the rank has ended its use
   std::atomic<uint64_t> probe_address;
@@ -61,14 +61,14 @@ int spins_for(int ranks) {
 
 }  // namespace
 
-ShmDomain::RankSlot& ShmDomain::rank_slot(int rank) const { return reinterpret_cast<RankSlot*>(base_ + sizeof(Header))[rank]; }
+Domain::RankSlot& Domain::rank_slot(int rank) const { return reinterpret_cast<RankSlot*>(base_ + sizeof(Header))[rank]; }
 
-GroupRank& ShmDomain::slot(int group, int rank) const {
+GroupRank& Domain::slot(int group, int rank) const {
   std::byte* groups = base_ + sizeof(Header) + sizeof(RankSlot) * static_cast<size_t>(size_);
   return reinterpret_cast<GroupRank*>(groups)[static_cast<size_t>(group) * static_cast<size_t>(size_) + static_cast<size_t>(rank)];
 }
 
-ShmDomain::ShmDomain(const Store& store, const std::string& key, int rank, int size, std::chrono::milliseconds timeout)
+Domain::Domain(const Store& store, const std::string& key, int rank, int size, std::chrono::milliseconds timeout)
     : rank_(rank),
       size_(size),
       timeout_(timeout),
@@ -91,14 +91,14 @@ ShmDomain::ShmDomain(const Store& store, const std::string& key, int rank, int s
   }
 }
 
-void ShmDomain::map(int fd) {
+void Domain::map(int fd) {
   void* address = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) unusable("mapping", errno);
   base_ = static_cast<std::byte*>(address);
   header_ = reinterpret_cast<Header*>(base_);
 }
 
-void ShmDomain::join_segment(const Store& store, const std::string& key, int* fd) {
+void Domain::join_segment(const Store& store, const std::string& key, int* fd) {
   if (rank_ != 0) {
     const std::string path = store.get(key);
     if (path.empty()) throw Error(ErrorCode::kEnvironment, "comm", "shared memory: rank 0 could not make a segment");
@@ -119,7 +119,7 @@ void ShmDomain::join_segment(const Store& store, const std::string& key, int* fd
   store.set(key, base::str("/proc/", ::getpid(), "/fd/", *fd));
 }
 
-void ShmDomain::meet(const Store& store, const std::string& key) {
+void Domain::meet(const Store& store, const std::string& key) {
   // Peers are not this process's children: allow them to read it where the system asks for that.
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   int fd = -1;
@@ -152,7 +152,7 @@ void ShmDomain::meet(const Store& store, const std::string& key) {
   }
 }
 
-bool ShmDomain::probe_peers() {
+bool Domain::probe_peers() {
   try {
     for (int peer = 0; peer < size_; ++peer) {
       uint64_t value = 0;
@@ -165,7 +165,7 @@ bool ShmDomain::probe_peers() {
   return true;
 }
 
-ShmDomain::~ShmDomain() {
+Domain::~Domain() {
   rank_slot(rank_).left = 1;
   notify();
   for (const int fd : pidfds_) {
@@ -174,7 +174,7 @@ ShmDomain::~ShmDomain() {
   ::munmap(base_, bytes_);
 }
 
-int ShmDomain::take_group() {
+int Domain::take_group() {
   if (!free_groups_.empty()) {
     const int group = free_groups_.back();
     free_groups_.pop_back();
@@ -186,7 +186,7 @@ int ShmDomain::take_group() {
   return groups_++;
 }
 
-void ShmDomain::read(int peer, void* out, uint64_t address, size_t bytes, const char* what, const std::string& group) const {
+void Domain::read(int peer, void* out, uint64_t address, size_t bytes, const char* what, const std::string& group) const {
   if (pids_[static_cast<size_t>(peer)] == ::getpid()) {
     if (bytes > 0) std::memcpy(out, reinterpret_cast<const void*>(address), bytes);
     return;
@@ -208,19 +208,19 @@ void ShmDomain::read(int peer, void* out, uint64_t address, size_t bytes, const 
   }
 }
 
-bool ShmDomain::same_process(int peer) const { return pids_[static_cast<size_t>(peer)] == ::getpid(); }
+bool Domain::same_process(int peer) const { return pids_[static_cast<size_t>(peer)] == ::getpid(); }
 
-void ShmDomain::add_region(int64_t id, std::byte* data, size_t bytes) {
+void Domain::add_region(int64_t id, std::byte* data, size_t bytes) {
   std::lock_guard lock(regions_mutex_);
   regions_[id] = {data, bytes};
 }
 
-void ShmDomain::remove_region(int64_t id) {
+void Domain::remove_region(int64_t id) {
   std::lock_guard lock(regions_mutex_);
   regions_.erase(id);
 }
 
-std::pair<int64_t, size_t> ShmDomain::find_region(const void* data, size_t bytes) const {
+std::pair<int64_t, size_t> Domain::find_region(const void* data, size_t bytes) const {
   const auto* begin = static_cast<const std::byte*>(data);
   std::lock_guard lock(regions_mutex_);
   for (const auto& [id, region] : regions_) {
@@ -229,18 +229,18 @@ std::pair<int64_t, size_t> ShmDomain::find_region(const void* data, size_t bytes
   return {kOwnMemory, 0};
 }
 
-const std::byte* ShmDomain::region_data(int64_t id, size_t offset) const {
+const std::byte* Domain::region_data(int64_t id, size_t offset) const {
   std::lock_guard lock(regions_mutex_);
   const auto found = regions_.find(id);
   return found == regions_.end() ? nullptr : found->second.data + offset;
 }
 
-void ShmDomain::notify() const {
+void Domain::notify() const {
   header_->events.fetch_add(1, std::memory_order_seq_cst);
   if (header_->sleepers.load(std::memory_order_seq_cst) > 0) futex_wake(&header_->events);
 }
 
-std::string ShmDomain::dead_peer() const {
+std::string Domain::dead_peer() const {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     if (rank_slot(peer).left.load() != 0) return base::str("rank ", peer, " has left");
@@ -251,7 +251,7 @@ std::string ShmDomain::dead_peer() const {
   return "";
 }
 
-void ShmDomain::wait(const std::function<bool()>& ready, const std::string& what, const std::string& group) {
+void Domain::wait(const std::function<bool()>& ready, const std::string& what, const std::string& group, std::chrono::microseconds nap) {
   using Clock = std::chrono::steady_clock;
   const auto progress = [&] {
     bool any = false;
@@ -285,16 +285,20 @@ void ShmDomain::wait(const std::function<bool()>& ready, const std::string& what
       if (!dead.empty() && !ready() && !progress()) fail(ErrorCode::kPeerDied, dead);
       if (now - begin > timeout_) fail(ErrorCode::kCommTimeout, base::str("no answer from the other ranks in ", timeout_.count(), " ms"));
     }
+    if (nap.count() > 0) {
+      std::this_thread::sleep_for(nap);
+      continue;
+    }
     header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
     if (header_->events.load(std::memory_order_seq_cst) == seen) futex_wait(&header_->events, seen, std::chrono::milliseconds(25));
     header_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
   }
 }
 
-void ShmDomain::add_progress(const void* owner, std::function<bool()> progress) { progress_.emplace_back(owner, std::move(progress)); }
+void Domain::add_progress(const void* owner, std::function<bool()> progress) { progress_.emplace_back(owner, std::move(progress)); }
 
-void ShmDomain::remove_progress(const void* owner) {
+void Domain::remove_progress(const void* owner) {
   std::erase_if(progress_, [&](const auto& item) { return item.first == owner; });
 }
 
-}  // namespace deepspeed::comm
+}  // namespace deepspeed::shm

@@ -4,19 +4,19 @@
 #include <memory>
 #include <string>
 
-#include "comm/shm_domain.h"
+#include "shm/domain.h"
 #include "deepspeed/comm.h"
 
-namespace deepspeed::comm {
+namespace deepspeed::shm {
 
 // One rank's mapping of a memfd. Known to the domain while shared, so that a peer's data inside it is read in place.
-class ShmRegion final : public SharedMemory {
+class Region final : public SharedMemory {
  public:
   // Takes the descriptor. `id`: the same on all ranks. Throws Error(kEnvironment).
-  ShmRegion(std::shared_ptr<ShmDomain> domain, int64_t id, int fd, size_t bytes);
-  ~ShmRegion() override;
-  ShmRegion(const ShmRegion&) = delete;
-  ShmRegion& operator=(const ShmRegion&) = delete;
+  Region(std::shared_ptr<Domain> domain, int64_t id, int fd, size_t bytes);
+  ~Region() override;
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
 
   std::byte* data() const override { return data_; }
   size_t bytes() const override { return bytes_; }
@@ -27,11 +27,11 @@ class ShmRegion final : public SharedMemory {
   static std::string path_of(int fd);
 
  private:
-  std::weak_ptr<ShmDomain> domain_;  // parameters may outlive the job
+  std::weak_ptr<Domain> domain_;  // parameters may outlive the job
   int64_t id_;
   int fd_;
   std::byte* data_ = nullptr;
   size_t bytes_;
 };
 
-}  // namespace deepspeed::comm
+}  // namespace deepspeed::shm
