@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# build.sh [release|asan|tsan]: configures and builds in build/, build-asan/ or build-tsan/; JOBS=N sets the number of compile jobs. The
+# build.sh [release|asan|tsan [TARGET...]]: configures and builds in build/, build-asan/ or build-tsan/; JOBS=N sets the number of compile jobs. The
 # sanitizer builds hold the libraries that need no torch and their tests.
 . "$(dirname "$0")/lib.sh"
 STAGE=build
 flavour=${1:-release}
+[ $# -eq 0 ] || shift
 
 case $flavour in
   release) dir=build options=(-DCMAKE_BUILD_TYPE=Release -DPython3_EXECUTABLE="$ROOT/.venv/bin/python") ;;
@@ -31,4 +32,4 @@ grep -E '^-- LibTorch' "$dir/configure.log" >&2 || true
 export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
 jobs=${JOBS:-$(compile_jobs)}
 say "building $dir with $jobs jobs"
-NINJA_STATUS="[build %f/%t, %es] " ninja -C "$dir" -j "$jobs" || die 1 "compilation failed in $dir: see the first error above"
+NINJA_STATUS="[build %f/%t, %es] " ninja -C "$dir" -j "$jobs" "$@" || die 1 "compilation failed in $dir: see the first error above"

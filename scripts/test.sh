@@ -35,9 +35,10 @@ run_sanitized() {
   ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 run_ctest build-asan
 }
 
+# What threads and ranks of one host share.
 run_tsan() {
-  scripts/build.sh tsan || return
-  TSAN_OPTIONS=halt_on_error=1 run_ctest build-tsan
+  scripts/build.sh tsan test_shm test_base || return
+  TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build-tsan -R '^(shm|base)$' --output-on-failure --no-tests=error --timeout 900
 }
 
 run_pytest() {
@@ -59,6 +60,7 @@ stage "set-up" scripts/setup.sh
 stage "build" scripts/build.sh release
 stage "unit tests" run_ctest build
 stage "address and undefined sanitizers" run_sanitized
+stage "thread sanitizer" run_tsan
 stage "scripts and processes" run_pytest
 if [ -x build/bin/conformance ] && [ -d tests/golden ]; then
   stage "conformance" build/bin/conformance tests/golden

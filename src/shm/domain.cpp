@@ -85,16 +85,41 @@ Domain::Domain(const Store& store, const std::string& key, int rank, int size, s
   wait([&] { return header_->probed.load() == static_cast<uint32_t>(size_); }, "joining", key);
   if (header_->refused.load() > 0) {
     rank_slot(rank_).left = 1;
-    ::munmap(base_, bytes_);
     throw Error(ErrorCode::kEnvironment, "comm",
                 "shared memory: ranks may not read each other's memory (process_vm_readv is refused here)");
   }
 }
 
+// Ranks that are threads share one mapping, so that what orders them can be followed by address (ThreadSanitizer does).
+struct Domain::Mapping {
+  std::byte* base = nullptr;
+  size_t bytes = 0;
+  ~Mapping() {
+    if (base) ::munmap(base, bytes);
+  }
+
+  static std::shared_ptr<Mapping> of(int fd, size_t bytes) {
+    static std::mutex mutex;
+    static std::map<std::pair<dev_t, ino_t>, std::weak_ptr<Mapping>> known;
+    struct stat file{};
+    if (::fstat(fd, &file) != 0) unusable("looking at the segment", errno);
+    std::lock_guard lock(mutex);
+    std::erase_if(known, [](const auto& item) { return item.second.expired(); });
+    auto& entry = known[{file.st_dev, file.st_ino}];
+    if (auto mapping = entry.lock()) return mapping;
+    void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (address == MAP_FAILED) unusable("mapping", errno);
+    auto mapping = std::make_shared<Mapping>();
+    mapping->base = static_cast<std::byte*>(address);
+    mapping->bytes = bytes;
+    entry = mapping;
+    return mapping;
+  }
+};
+
 void Domain::map(int fd) {
-  void* address = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED) unusable("mapping", errno);
-  base_ = static_cast<std::byte*>(address);
+  mapping_ = Mapping::of(fd, bytes_);
+  base_ = mapping_->base;
   header_ = reinterpret_cast<Header*>(base_);
 }
 
@@ -142,7 +167,6 @@ void Domain::meet(const Store& store, const std::string& key) {
   }
   if (fd >= 0) ::close(fd);
   if (!refusal.empty()) {
-    if (base_) ::munmap(base_, bytes_);
     throw Error(ErrorCode::kEnvironment, "comm", base::str("shared memory: ", refusal));
   }
   for (int peer = 0; peer < size_; ++peer) {
@@ -171,7 +195,6 @@ Domain::~Domain() {
   for (const int fd : pidfds_) {
     if (fd >= 0) ::close(fd);
   }
-  ::munmap(base_, bytes_);
 }
 
 int Domain::take_group() {

@@ -110,7 +110,9 @@ class Domain {
 
   int rank_, size_;
   std::chrono::milliseconds timeout_;
-  std::byte* base_ = nullptr;
+  struct Mapping;
+  std::shared_ptr<Mapping> mapping_;  // one for all ranks of this process
+  std::byte* base_ = nullptr;         // its memory
   size_t bytes_ = 0;
   Header* header_ = nullptr;
   std::vector<int> pidfds_;  // by rank; -1: own process, or not needed
