@@ -19,6 +19,7 @@
 
 namespace deepspeed {
 
+class Communicator;
 struct KeyValueCache;  // of generate()
 
 // A decoder with a language-modelling head. Not thread safe; each rank has its own.
@@ -56,6 +57,11 @@ class CausalLM : public torch::nn::Module {
 // tokens at a time (32 MB, or 32 tokens of a huge vocabulary), the gradients of hidden and weight are computed along with the loss, in fp32, and
 // backward only hands them over: it may run once. Throws Error(kUsage) for shapes, Error(kDataFormat) for labels outside the vocabulary.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index = -100);
+
+// How this process multiplies bf16 weights on the CPU: with the processor's own bf16 instructions or in fp32, whichever is faster when measured once
+// (fp32 where the processor has none; DS_BF16_PRODUCTS=native or fp32 decides instead). The two round differently, so the ranks of a job take rank
+// 0's choice. Collective. Without this call each process chooses when it first multiplies.
+void choose_bf16_products(Communicator& communicator);
 
 // Builds a model from the text of a config.json with fresh weights, the same for the same seed: matrices normal with
 // initializer_range, norms 1, biases 0. fp32, on the CPU.

@@ -74,7 +74,7 @@ int launch(const LaunchRequest& request) {
   const Machine machine = inspect_machine(environment);
   const int ranks = number_of_ranks(request.options, machine);
   const MasterPort port = choose_port(request.options, environment, ranks);
-  const RankPlan plan = make_rank_plan(request.options, machine, environment, port.port());
+  RankPlan plan = make_rank_plan(request.options, machine, environment, port.port());
   base::log_info(plan.summary);
   if (!plan.warning.empty()) base::log_warning(plan.warning);
 
@@ -87,6 +87,9 @@ int launch(const LaunchRequest& request) {
   SpawnOptions streams;
   streams.log_directory = request.log_directory;
   streams.capture = request.prefix && ranks > 1 && request.log_directory.empty();
+  if (streams.capture) {
+    for (RankProcess& rank : plan.ranks) rank.environment.push_back("DS_LINES_HAVE_RANK=1");
+  }
   const auto spawned = spawn_ranks(plan, streams, handled_signals());
 
   Relay relay;

@@ -8,7 +8,9 @@
 
 namespace deepspeed::models {
 
-// Matrix instructions for bf16: torch's own products are faster than fp32 then.
+// Whether torch's own bf16 products are the faster way. Where the CPU has no bf16 instructions they never are; with such instructions both ways are measured
+// once (AVX-512's dot product runs at half the rate of fp32 on some machines, matrix units at many times of it). DS_BF16_PRODUCTS=native or fp32
+// decides instead. Ranks of a job agree by choose_bf16_products() (deepspeed/models.h), as the two ways round differently.
 bool has_fast_bf16();
 
 // x [..., in] times weight [out, in] transposed, plus bias [out] (may be undefined). For any dtype and device: takes torch's own product where that

@@ -537,3 +537,11 @@ def test_text_starts_over_and_resumes_inside_a_pass(tmp_path, text_run):
     # Without --steps: one pass over the data.
     trained(*words, "--log_json", tmp_path / "pass.jsonl")
     assert 1 <= logged_steps(tmp_path / "pass.jsonl") < 9
+
+
+def test_lines_of_ranks_under_the_launcher_name_the_rank_once(tmp_path, tokens):
+    result = trained(*arguments(tokens, config(tmp_path / "ds_config.json"), "--steps", 2), DS_LOG_LEVEL="debg")
+    lines = [line for line in result.stderr.splitlines() if "[deepspeed]" in line and "[rank" in line]
+    assert lines and not any(line.count("[rank") > 1 for line in lines), result.stderr
+    # A level that does not exist is told, and changes nothing.
+    assert 'DS_LOG_LEVEL: got "debg", allowed debug, info, warning, error' in result.stderr

@@ -64,6 +64,7 @@ void Trainer::open_model() {
   engine.device = options_.device;
   if (!options_.groups_file.empty()) engine.groups = read_groups(options_.groups_file);
   engine_ = initialize(model_, engine);
+  if (engine_->config().bf16.enabled) choose_bf16_products(*communicator_);
 }
 
 void Trainer::open_data() {
