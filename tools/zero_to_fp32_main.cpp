@@ -24,8 +24,8 @@ uint64_t parse_size(const std::string& text) {
   }
   std::string unit = text.substr(used);
   for (char& c : unit) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  const std::pair<const char*, double> units[] = {{"", 1},        {"B", 1},        {"KB", 1e3},           {"MB", 1e6},           {"GB", 1e9},
-                                                  {"TB", 1e12},   {"KIB", 1 << 10}, {"MIB", 1 << 20},      {"GIB", 1 << 30}};
+  const std::pair<const char*, double> units[] = {{"", 1},      {"B", 1},         {"KB", 1e3},      {"MB", 1e6},     {"GB", 1e9},
+                                                  {"TB", 1e12}, {"KIB", 1 << 10}, {"MIB", 1 << 20}, {"GIB", 1 << 30}};
   for (const auto& [name, factor] : units) {
     if (unit == name && value * factor >= 1 && value * factor < 1e18) return static_cast<uint64_t>(value * factor);
   }
@@ -35,9 +35,11 @@ uint64_t parse_size(const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Writes the full fp32 weights of a ZeRO checkpoint of DeepSpeed (stages 1 to 3, fp32, fp16 and bf16) as safetensors: model.safetensors, or\n"
-               "numbered shards with an index. The files are read without running anything in them, and memory does not grow with the model.",
-               "zero_to_fp32");
+  CLI::App app(
+      "Writes the full fp32 weights of a ZeRO checkpoint of DeepSpeed (stages 1 to 3, fp32, fp16 and bf16) as safetensors: "
+      "model.safetensors, or\n"
+      "numbered shards with an index. The files are read without running anything in them, and memory does not grow with the model.",
+      "zero_to_fp32");
   std::string directory, output, size = "5GB";
   deepspeed::formats::ZeroCheckpoint::Options options;
   bool exclude_frozen = false, safe = false, list = false;
@@ -58,7 +60,8 @@ int main(int argc, char** argv) {
   try {
     const uint64_t limit = parse_size(size);
     if (output.ends_with(".bin") || output.ends_with(".pt") || output.ends_with(".safetensors")) {
-      throw Error(ErrorCode::kUsage, "zero_to_fp32", str("output_dir: got ", output, ", allowed a folder: the weights are written as safetensors files in it"));
+      throw Error(ErrorCode::kUsage, "zero_to_fp32",
+                  str("output_dir: got ", output, ", allowed a folder: the weights are written as safetensors files in it"));
     }
     options.frozen_parameters = !exclude_frozen;
     const deepspeed::formats::ZeroCheckpoint checkpoint(directory, options);
@@ -71,9 +74,11 @@ int main(int argc, char** argv) {
       std::cout << weight.name << " [" << deepspeed::base::join(sizes, ", ") << "]\n";
     }
     std::cerr << "[zero_to_fp32] " << checkpoint.folder() << ": stage " << checkpoint.stage() << ", saved by " << checkpoint.ranks()
-              << (checkpoint.ranks() == 1 ? " rank, " : " ranks, ") << checkpoint.weights().size() << " tensors, " << elements << " elements\n";
+              << (checkpoint.ranks() == 1 ? " rank, " : " ranks, ") << checkpoint.weights().size() << " tensors, " << elements
+              << " elements\n";
     if (list) return 0;
-    for (const auto& file : deepspeed::formats::write_fp32_weights(checkpoint, output, limit)) std::cerr << "[zero_to_fp32] wrote " << output << "/" << file << "\n";
+    for (const auto& file : deepspeed::formats::write_fp32_weights(checkpoint, output, limit))
+      std::cerr << "[zero_to_fp32] wrote " << output << "/" << file << "\n";
   } catch (const Error& error) {
     std::cerr << error.what() << "\n";
     return deepspeed::exit_status(error);

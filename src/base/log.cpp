@@ -29,7 +29,8 @@ std::atomic<int>& threshold() {
     const char* text = std::getenv("DS_LOG_LEVEL");
     const int level = text ? level_of(text) : -1;
     if (level >= 0) return level;
-    if (text && *text) write_line(str("[deepspeed] warning: DS_LOG_LEVEL: got \"", text, "\", allowed debug, info, warning, error; taking info"));
+    if (text && *text)
+      write_line(str("[deepspeed] warning: DS_LOG_LEVEL: got \"", text, "\", allowed debug, info, warning, error; taking info"));
     return static_cast<int>(LogLevel::kInfo);
   }();
   return value;

@@ -131,7 +131,8 @@ std::string backend_of(const CommOptions& options) {
   for (const char* known : {"auto", "shm", "gloo", "nccl", "mpi", "shm+gloo", "shm+mpi"}) {
     if (backend == known) return backend;
   }
-  throw Error(ErrorCode::kUsage, "comm", base::str("backend: got \"", backend, "\", allowed auto, shm, gloo, nccl, mpi, shm+gloo, shm+mpi"));
+  throw Error(ErrorCode::kUsage, "comm",
+              base::str("backend: got \"", backend, "\", allowed auto, shm, gloo, nccl, mpi, shm+gloo, shm+mpi"));
 }
 
 // Where a rank stands: hosts have as many ranks each, numbered one host after the other.
@@ -144,7 +145,8 @@ struct Place {
 using Store = c10::intrusive_ptr<c10d::Store>;
 
 // Everybody's verdict ("" is fine), the same on all ranks: the first one in rank order that is not fine, with the rank's number.
-std::string verdict_of_all(const Store& store, const std::string& key, const Place& place, const std::string& mine, std::chrono::milliseconds timeout) {
+std::string verdict_of_all(const Store& store, const std::string& key, const Place& place, const std::string& mine,
+                           std::chrono::milliseconds timeout) {
   const auto texts = text_store(store, place.rank, place.size, timeout);
   texts.set(base::str(key, "/", place.rank), mine);
   if (place.rank == 0) {
@@ -197,7 +199,8 @@ std::shared_ptr<Communicator> join_hosts(const Store& store, const Place& place,
   parts.first = std::make_shared<comm::ShmCommunicator>("host", domain, timeout);
   parts.last = parts.first->duplicate("last");
   parts.domain = std::move(domain);
-  parts.across = std::make_shared<comm::C10dCommunicator>(base::str("across.", place.local()), between, store, place.host(), hosts, timeout, factory);
+  parts.across =
+      std::make_shared<comm::C10dCommunicator>(base::str("across.", place.local()), between, store, place.host(), hosts, timeout, factory);
   parts.flat = std::make_shared<comm::C10dCommunicator>("flat", between, store, place.rank, place.size, timeout, factory);
   return std::make_shared<comm::HostsCommunicator>("world", std::move(parts));
 }
@@ -249,13 +252,17 @@ std::shared_ptr<Communicator> init_distributed(const RankInfo& info, const CommO
       if (communicator) return communicator;
     } else if (chosen) {
       throw Error(ErrorCode::kUsage, "comm",
-                  base::str("backend ", backend, ": got ", problem, "; allowed as many ranks, two or more, on each host, numbered one host after another"));
+                  base::str("backend ", backend, ": got ", problem,
+                            "; allowed as many ranks, two or more, on each host, numbered one host after another"));
     }
     backend = between;
   }
-  if (backend == "nccl") return std::make_shared<comm::C10dCommunicator>("world", "nccl", store, info.rank, info.world_size, timeout, comm::nccl_factory());
-  if (backend == "mpi") return std::make_shared<comm::C10dCommunicator>("world", "mpi", store, info.rank, info.world_size, timeout, comm::mpi_factory());
-  return std::make_shared<comm::C10dCommunicator>("world", "gloo", store, info.rank, info.world_size, timeout, comm::gloo_factory(one_host));
+  if (backend == "nccl")
+    return std::make_shared<comm::C10dCommunicator>("world", "nccl", store, info.rank, info.world_size, timeout, comm::nccl_factory());
+  if (backend == "mpi")
+    return std::make_shared<comm::C10dCommunicator>("world", "mpi", store, info.rank, info.world_size, timeout, comm::mpi_factory());
+  return std::make_shared<comm::C10dCommunicator>("world", "gloo", store, info.rank, info.world_size, timeout,
+                                                  comm::gloo_factory(one_host));
 }
 
 void run_ranks_as_threads(int world_size, const std::function<void(std::shared_ptr<Communicator>)>& body, const CommOptions& options) {
@@ -271,7 +278,8 @@ void run_ranks_as_threads(int world_size, const std::function<void(std::shared_p
         const auto timeout = timeout_of(options);
         if (world_size > 1 && backend == "shm+gloo") {
           if (options.ranks_per_host < 1 || world_size % options.ranks_per_host != 0) {
-            throw Error(ErrorCode::kUsage, "comm", base::str("ranks per host: got ", options.ranks_per_host, " of ", world_size, ", allowed a divisor"));
+            throw Error(ErrorCode::kUsage, "comm",
+                        base::str("ranks per host: got ", options.ranks_per_host, " of ", world_size, ", allowed a divisor"));
           }
           body(join_hosts(store, {rank, world_size, options.ranks_per_host}, "gloo", comm::gloo_factory(true), timeout, true));
         } else if (world_size > 1 && backend != "gloo") {

@@ -69,7 +69,8 @@ HostsCommunicator::HostsCommunicator(std::string name, Parts parts)
 
 HostsCommunicator::~HostsCommunicator() { domain_->remove_progress(this); }
 
-std::unique_ptr<PendingCollective> HostsCommunicator::start(const char* operation, const std::string& tag, uint64_t bytes, std::deque<Part> parts) {
+std::unique_ptr<PendingCollective> HostsCommunicator::start(const char* operation, const std::string& tag, uint64_t bytes,
+                                                            std::deque<Part> parts) {
   auto call = std::make_shared<Call>();
   call->what = log_.note(operation, tag, bytes);
   call->parts = std::move(parts);
@@ -128,16 +129,17 @@ std::unique_ptr<PendingCollective> HostsCommunicator::all_reduce(at::Tensor tens
   const at::Tensor flat = tensor.view({-1});
   const Part inside{On::kFirst, [this, flat, op, tag] { return list(first_->all_reduce(flat, op, tag)); }};
   if (flat.numel() <= kWholeElements) {
-    return start("all_reduce", tag, bytes_of(tensor), {inside, {On::kAcross, [this, flat, op, tag] { return list(across_->all_reduce(flat, op, tag)); }}});
+    return start("all_reduce", tag, bytes_of(tensor),
+                 {inside, {On::kAcross, [this, flat, op, tag] { return list(across_->all_reduce(flat, op, tag)); }}});
   }
   // What does not divide among the local ranks goes with every one of them.
   const int64_t slice = flat.numel() / locals(), cut = slice * locals();
   const at::Tensor own = flat.narrow(0, slice * first_->rank(), slice), rest = flat.narrow(0, cut, flat.numel() - cut);
   const Part between{On::kAcross, [this, own, rest, op, tag] {
-    auto all = list(across_->all_reduce(own, op, tag));
-    if (rest.numel() > 0) all.push_back(across_->all_reduce(rest, op, tag));
-    return all;
-  }};
+                       auto all = list(across_->all_reduce(own, op, tag));
+                       if (rest.numel() > 0) all.push_back(across_->all_reduce(rest, op, tag));
+                       return all;
+                     }};
   const Part spread{On::kLast, [this, flat, own, cut, tag] { return list(last_->all_gather(flat.narrow(0, 0, cut), own, tag)); }};
   return start("all_reduce", tag, bytes_of(tensor), {inside, between, spread});
 }
@@ -145,7 +147,7 @@ std::unique_ptr<PendingCollective> HostsCommunicator::all_reduce(at::Tensor tens
 std::unique_ptr<PendingCollective> HostsCommunicator::all_gather(at::Tensor output, at::Tensor input, const std::string& tag) {
   DS_CHECK(output.numel() == input.numel() * size(), "output ", output.numel(), ", input ", input.numel(), ", ranks ", size());
   const int64_t n = input.numel();
-  const at::Tensor mine = empty_like(input, hosts() * n);                  // [host][n], of this local rank
+  const at::Tensor mine = empty_like(input, hosts() * n);                     // [host][n], of this local rank
   const at::Tensor all = empty_like(input, hosts() * int64_t{locals()} * n);  // [local][host][n]
   const Part between{On::kAcross, [this, mine, input, tag] { return list(across_->all_gather(mine, input, tag)); }};
   // Into the output's order when both exchanges are over, which the last of the pending calls is waited for to do.
@@ -155,10 +157,12 @@ std::unique_ptr<PendingCollective> HostsCommunicator::all_gather(at::Tensor outp
     void wait() override { act(); }
   };
   const Part inside{On::kLast, [this, mine, all, output, n, tag] {
-    auto arrange = std::make_unique<Arrange>();
-    arrange->act = [this, all, output, n] { output.view({hosts(), locals(), n}).copy_(all.view({locals(), hosts(), n}).transpose(0, 1)); };
-    return list(last_->all_gather(all, mine, tag), std::unique_ptr<PendingCollective>(std::move(arrange)));
-  }};
+                      auto arrange = std::make_unique<Arrange>();
+                      arrange->act = [this, all, output, n] {
+                        output.view({hosts(), locals(), n}).copy_(all.view({locals(), hosts(), n}).transpose(0, 1));
+                      };
+                      return list(last_->all_gather(all, mine, tag), std::unique_ptr<PendingCollective>(std::move(arrange)));
+                    }};
   return start("all_gather", tag, bytes_of(input), {between, inside});
 }
 
@@ -167,40 +171,43 @@ std::unique_ptr<PendingCollective> HostsCommunicator::all_to_all(at::Tensor outp
   const int64_t n = input.numel() / size();
   const at::Tensor sent = empty_like(input, input.numel()), got = empty_like(input, input.numel());
   const Part inside{On::kFirst, [this, sent, got, input, n, tag] {
-    sent.view({locals(), hosts(), n}).copy_(input.view({hosts(), locals(), n}).transpose(0, 1));  // [local rank of the target][host of the target]
-    return list(first_->all_to_all(got, sent, tag));                                              // [local rank of the sender][host of the target]
-  }};
+                      sent.view({locals(), hosts(), n})
+                          .copy_(input.view({hosts(), locals(), n}).transpose(0, 1));  // [local rank of the target][host of the target]
+                      return list(first_->all_to_all(got, sent, tag));                 // [local rank of the sender][host of the target]
+                    }};
   const Part between{On::kAcross, [this, sent, got, output, n, tag] {
-    sent.view({hosts(), locals(), n}).copy_(got.view({locals(), hosts(), n}).transpose(0, 1));
-    return list(across_->all_to_all(output, sent, tag));
-  }};
+                       sent.view({hosts(), locals(), n}).copy_(got.view({locals(), hosts(), n}).transpose(0, 1));
+                       return list(across_->all_to_all(output, sent, tag));
+                     }};
   return start("all_to_all", tag, bytes_of(input), {inside, between});
 }
 
 std::unique_ptr<PendingCollective> HostsCommunicator::broadcast(at::Tensor tensor, int root, const std::string& tag) {
   const int host = root / locals(), local = root % locals();
   std::deque<Part> parts;
-  if (first_->rank() == local) parts.push_back({On::kAcross, [this, tensor, host, tag] { return list(across_->broadcast(tensor, host, tag)); }});
+  if (first_->rank() == local)
+    parts.push_back({On::kAcross, [this, tensor, host, tag] { return list(across_->broadcast(tensor, host, tag)); }});
   parts.push_back({On::kLast, [this, tensor, local, tag] { return list(last_->broadcast(tensor, local, tag)); }});
   return start("broadcast", tag, bytes_of(tensor), std::move(parts));
 }
 
-std::unique_ptr<PendingCollective> HostsCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag, bool accumulate,
-                                                                     PieceReady ready) {
+std::unique_ptr<PendingCollective> HostsCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, const std::string& tag,
+                                                                     bool accumulate, PieceReady ready) {
   DS_CHECK(output.numel() * size() == input.numel() && output.scalar_type() == at::kFloat, "output ", output.numel(), ", input ",
            input.numel(), ", ranks ", size());
   const int64_t n = output.numel();
   const at::Tensor sums = empty_like(output, hosts() * n);  // [host that gets it][n]
-  const Part inside{On::kFirst, [this, sums, input, n, tag] {
-    std::vector<std::unique_ptr<PendingCollective>> all;
-    for (int64_t host = 0; host < hosts(); ++host) {
-      all.push_back(first_->reduce_scatter(sums.narrow(0, host * n, n), input.narrow(0, host * locals() * n, locals() * n), tag));
-    }
-    return all;
-  }};
+  const Part inside{
+      On::kFirst, [this, sums, input, n, tag] {
+        std::vector<std::unique_ptr<PendingCollective>> all;
+        for (int64_t host = 0; host < hosts(); ++host) {
+          all.push_back(first_->reduce_scatter(sums.narrow(0, host * n, n), input.narrow(0, host * locals() * n, locals() * n), tag));
+        }
+        return all;
+      }};
   const Part between{On::kAcross, [this, sums, output, accumulate, ready, tag] {
-    return list(across_->reduce_scatter(output, sums, tag, accumulate, ready));
-  }};
+                       return list(across_->reduce_scatter(output, sums, tag, accumulate, ready));
+                     }};
   return start("reduce_scatter", tag, bytes_of(input), {inside, between});
 }
 

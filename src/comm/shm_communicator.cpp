@@ -77,7 +77,12 @@ class ShmPending final : public PendingCollective {
  public:
   ShmPending(std::shared_ptr<shm::Group> group, uint64_t number, std::string what, uint64_t bytes, std::vector<at::Tensor> keep_alive,
              bool own_end)
-      : group_(std::move(group)), number_(number), what_(std::move(what)), bytes_(bytes), keep_alive_(std::move(keep_alive)), own_end_(own_end) {
+      : group_(std::move(group)),
+        number_(number),
+        what_(std::move(what)),
+        bytes_(bytes),
+        keep_alive_(std::move(keep_alive)),
+        own_end_(own_end) {
     if (trace::active) called_ = trace::now();
   }
 
@@ -216,7 +221,8 @@ bool ShmCommunicator::has_staging() {
 std::unique_ptr<PendingCollective> ShmCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const std::string& tag) {
   check_tensor(tensor);
   const size_t bytes = bytes_of(tensor);
-  if (bytes > shm::kInlineBytes && bytes <= kStagingBytes && size() > 1 && has_staging()) return all_reduce_staged(std::move(tensor), op, tag);
+  if (bytes > shm::kInlineBytes && bytes <= kStagingBytes && size() > 1 && has_staging())
+    return all_reduce_staged(std::move(tensor), op, tag);
   // Two ranks read as much in one exchange as in two, and pieces that stay in the cache cost less than the system's way into a peer's memory.
   if (bytes > kStagingBytes && size() == 2 && has_staging()) {
     const at::Tensor flat = tensor.view({-1});

@@ -114,7 +114,8 @@ class MpiWork final : public c10d::Work {
 
 class MpiBackend final : public c10d::Backend {
  public:
-  MpiBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout) : c10d::Backend(rank, size) {
+  MpiBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout)
+      : c10d::Backend(rank, size) {
     start_mpi();
     int world = 0, mine = 0;
     check(MPI_Comm_size(MPI_COMM_WORLD, &world), "MPI_Comm_size");
@@ -159,7 +160,8 @@ class MpiBackend final : public c10d::Backend {
     std::vector<MPI_Request> requests;
     for (int64_t begin = 0; begin < tensor.numel(); begin += kMost) {
       const auto count = static_cast<int>(std::min(kMost, tensor.numel() - begin));
-      check(MPI_Iallreduce(MPI_IN_PLACE, data + begin * tensor.element_size(), count, type, op, comm_, &requests.emplace_back()), "MPI_Iallreduce");
+      check(MPI_Iallreduce(MPI_IN_PLACE, data + begin * tensor.element_size(), count, type, op, comm_, &requests.emplace_back()),
+            "MPI_Iallreduce");
     }
     return work(c10d::OpType::ALLREDUCE, std::move(requests), {tensor});
   }
@@ -168,8 +170,8 @@ class MpiBackend final : public c10d::Backend {
     const Bytes slice(bytes_of(input));
     const bool in_place = input.const_data_ptr() == static_cast<std::byte*>(output.mutable_data_ptr()) + bytes_of(input) * rank_;
     MPI_Request request;
-    check(MPI_Iallgather(in_place ? MPI_IN_PLACE : input.const_data_ptr(), slice.count(), slice.type(), output.mutable_data_ptr(), slice.count(),
-                         slice.type(), comm_, &request),
+    check(MPI_Iallgather(in_place ? MPI_IN_PLACE : input.const_data_ptr(), slice.count(), slice.type(), output.mutable_data_ptr(),
+                         slice.count(), slice.type(), comm_, &request),
           "MPI_Iallgather");
     return work(c10d::OpType::_ALLGATHER_BASE, {request}, {output, input});
   }
@@ -187,7 +189,8 @@ class MpiBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
     const Bytes all(bytes_of(tensors.at(0)));
     MPI_Request request;
-    check(MPI_Ibcast(tensors[0].mutable_data_ptr(), all.count(), all.type(), static_cast<int>(options.rootRank), comm_, &request), "MPI_Ibcast");
+    check(MPI_Ibcast(tensors[0].mutable_data_ptr(), all.count(), all.type(), static_cast<int>(options.rootRank), comm_, &request),
+          "MPI_Ibcast");
     return work(c10d::OpType::BROADCAST, {request}, tensors);
   }
 
@@ -225,8 +228,9 @@ class MpiBackend final : public c10d::Backend {
       case at::kLong:
         return MPI_INT64_T;
       default:
-        throw Error(ErrorCode::kUsage, "comm",
-                    base::str("backend mpi: all_reduce of ", c10::toString(type), ", allowed Float, Double, Int, Long (MPI has no 16-bit floats)"));
+        throw Error(
+            ErrorCode::kUsage, "comm",
+            base::str("backend mpi: all_reduce of ", c10::toString(type), ", allowed Float, Double, Int, Long (MPI has no 16-bit floats)"));
     }
   }
 

@@ -20,9 +20,9 @@ constexpr uint64_t kMaxWalk = 50'000'000;
 
 std::optional<Dtype> storage_dtype(std::string_view name) {
   static const std::unordered_map<std::string_view, Dtype> kKnown = {
-      {"torch FloatStorage", Dtype::kF32},   {"torch DoubleStorage", Dtype::kF64}, {"torch HalfStorage", Dtype::kF16},
+      {"torch FloatStorage", Dtype::kF32},     {"torch DoubleStorage", Dtype::kF64}, {"torch HalfStorage", Dtype::kF16},
       {"torch BFloat16Storage", Dtype::kBF16}, {"torch LongStorage", Dtype::kI64},   {"torch IntStorage", Dtype::kI32},
-      {"torch ShortStorage", Dtype::kI16},   {"torch CharStorage", Dtype::kI8},    {"torch ByteStorage", Dtype::kU8},
+      {"torch ShortStorage", Dtype::kI16},     {"torch CharStorage", Dtype::kI8},    {"torch ByteStorage", Dtype::kU8},
       {"torch BoolStorage", Dtype::kBool}};
   const auto found = kKnown.find(name);
   return found == kKnown.end() ? std::nullopt : std::optional(found->second);
@@ -31,22 +31,29 @@ std::optional<Dtype> storage_dtype(std::string_view name) {
 // Records without behaviour that matters: their state is kept as data.
 bool is_record(std::string_view name) {
   static const std::unordered_set<std::string_view> kRecords = {
-      "deepspeed.runtime.fp16.loss_scaler LossScaler",   "deepspeed.runtime.fp16.loss_scaler DynamicLossScaler",
-      "deepspeed.utils.tensor_fragment fragment_address", "deepspeed.runtime.zero.config ZeroStageEnum",
-      "argparse Namespace"};
+      "deepspeed.runtime.fp16.loss_scaler LossScaler", "deepspeed.runtime.fp16.loss_scaler DynamicLossScaler",
+      "deepspeed.utils.tensor_fragment fragment_address", "deepspeed.runtime.zero.config ZeroStageEnum", "argparse Namespace"};
   return kRecords.count(name) > 0;
 }
 
 bool is_dtype(std::string_view name) {
-  static const std::unordered_set<std::string_view> kTypes = {"torch float16", "torch bfloat16", "torch float32", "torch float64", "torch int8",
-                                                              "torch int16",   "torch int32",    "torch int64",   "torch uint8",   "torch bool"};
+  static const std::unordered_set<std::string_view> kTypes = {"torch float16", "torch bfloat16", "torch float32", "torch float64",
+                                                              "torch int8",    "torch int16",    "torch int32",   "torch int64",
+                                                              "torch uint8",   "torch bool"};
   return kTypes.count(name) > 0;
 }
 
 bool is_allowed(std::string_view name) {
-  static const std::unordered_set<std::string_view> kBuilders = {
-      "collections OrderedDict", "__builtin__ set", "builtins set", "torch Size", "torch Tensor", "torch.nn.parameter Parameter", "torch device",
-      "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", "torch._tensor _rebuild_from_type_v2"};
+  static const std::unordered_set<std::string_view> kBuilders = {"collections OrderedDict",
+                                                                 "__builtin__ set",
+                                                                 "builtins set",
+                                                                 "torch Size",
+                                                                 "torch Tensor",
+                                                                 "torch.nn.parameter Parameter",
+                                                                 "torch device",
+                                                                 "torch._utils _rebuild_tensor_v2",
+                                                                 "torch._utils _rebuild_parameter",
+                                                                 "torch._tensor _rebuild_from_type_v2"};
   return kBuilders.count(name) > 0 || storage_dtype(name) || is_record(name) || is_dtype(name);
 }
 
@@ -72,7 +79,8 @@ class Reader {
   }
 
   std::span<const std::byte> take(uint64_t count) {
-    if (count > bytes_.size() - at_) fail(base::str("got ", bytes_.size() - at_, " more bytes, allowed at least ", count, ": the file is cut off"));
+    if (count > bytes_.size() - at_)
+      fail(base::str("got ", bytes_.size() - at_, " more bytes, allowed at least ", count, ": the file is cut off"));
     const auto part = bytes_.subspan(at_, count);
     at_ += count;
     return part;
@@ -154,7 +162,8 @@ class Reader {
   void push_name(const std::string& module, const std::string& name) {
     const std::string full = module + " " + name;
     if (!is_allowed(full)) {
-      fail(base::str("got the name ", module, ".", name, ", allowed data only (tensors, numbers, strings, containers): it is neither loaded nor called"));
+      fail(base::str("got the name ", module, ".", name,
+                     ", allowed data only (tensors, numbers, strings, containers): it is neither loaded nor called"));
     }
     push_text(full, Kind::kName);
   }
@@ -215,7 +224,8 @@ class Reader {
   static bool is_number(const PickleRef& value) { return value->kind == Kind::kInt; }
 
   std::vector<int64_t> integers(const PickleRef& value, const char* role) {
-    if (value->kind != Kind::kTuple && value->kind != Kind::kList) fail(base::str(role, ": got a ", value->kind_name(), ", allowed a tuple of integers"));
+    if (value->kind != Kind::kTuple && value->kind != Kind::kList)
+      fail(base::str(role, ": got a ", value->kind_name(), ", allowed a tuple of integers"));
     if (value->items.size() > kMaxDimensions) fail(base::str(role, ": got ", value->items.size(), " numbers, allowed ", kMaxDimensions));
     std::vector<int64_t> out;
     for (const auto& item : value->items) {
@@ -227,13 +237,15 @@ class Reader {
 
   // (storage, offset, shape, stride, requires_grad, hooks, ...): the view must lie inside its storage.
   PickleRef tensor(const std::vector<PickleRef>& arguments) {
-    if (arguments.size() < 4 || arguments[0]->kind != Kind::kTensor || !is_number(arguments[1])) fail("builds a tensor from other things than a storage");
+    if (arguments.size() < 4 || arguments[0]->kind != Kind::kTensor || !is_number(arguments[1]))
+      fail("builds a tensor from other things than a storage");
     auto made = make(Kind::kTensor);
     made->tensor = arguments[0]->tensor;
     PickleTensor& view = made->tensor;
     view.shape = integers(arguments[2], "shape of a tensor");
     view.stride = integers(arguments[3], "stride of a tensor");
-    if (view.shape.size() != view.stride.size()) fail(base::str("shape of a tensor: got ", view.shape.size(), " numbers and ", view.stride.size(), " strides"));
+    if (view.shape.size() != view.stride.size())
+      fail(base::str("shape of a tensor: got ", view.shape.size(), " numbers and ", view.stride.size(), " strides"));
     if (arguments[1]->integer < 0) fail("offset of a tensor is negative");
     view.offset = static_cast<uint64_t>(arguments[1]->integer);
     uint64_t last = view.offset;
@@ -242,7 +254,8 @@ class Reader {
       if (view.shape[d] < 0 || view.stride[d] < 0) fail("shape or stride of a tensor is negative");
       empty = empty || view.shape[d] == 0;
       uint64_t reach = 0;
-      if (view.shape[d] > 0 && __builtin_mul_overflow(static_cast<uint64_t>(view.shape[d] - 1), static_cast<uint64_t>(view.stride[d]), &reach)) {
+      if (view.shape[d] > 0 &&
+          __builtin_mul_overflow(static_cast<uint64_t>(view.shape[d] - 1), static_cast<uint64_t>(view.stride[d]), &reach)) {
         fail("a tensor reaches beyond any memory");
       }
       if (__builtin_add_overflow(last, reach, &last)) fail("a tensor reaches beyond any memory");
@@ -256,8 +269,8 @@ class Reader {
   // ("storage", type, key, location, elements)
   PickleRef storage(const PickleRef& id) {
     const auto& parts = id->items;
-    if (id->kind != Kind::kTuple || parts.size() != 5 || parts[0]->text != "storage" || parts[1]->kind != Kind::kName || parts[2]->kind != Kind::kString ||
-        !is_number(parts[4]) || parts[4]->integer < 0) {
+    if (id->kind != Kind::kTuple || parts.size() != 5 || parts[0]->text != "storage" || parts[1]->kind != Kind::kName ||
+        parts[2]->kind != Kind::kString || !is_number(parts[4]) || parts[4]->integer < 0) {
       fail("refers to something outside that is no storage");
     }
     const auto dtype = storage_dtype(parts[1]->text);
@@ -288,7 +301,8 @@ class Reader {
       if (items.size() == 1 && items[0]->kind == Kind::kList) {
         count_copies(items[0]->items.size());
         for (const auto& pair : items[0]->items) {
-          if ((pair->kind != Kind::kTuple && pair->kind != Kind::kList) || pair->items.size() != 2) fail("makes a dict of other things than pairs");
+          if ((pair->kind != Kind::kTuple && pair->kind != Kind::kList) || pair->items.size() != 2)
+            fail("makes a dict of other things than pairs");
           set_entry(*made, pair->items[0], pair->items[1]);
         }
       } else if (!items.empty()) {
@@ -298,7 +312,8 @@ class Reader {
     }
     if (name == "__builtin__ set" || name == "builtins set" || name == "torch Size") {
       auto made = make(name == "torch Size" ? Kind::kTuple : Kind::kSet);
-      if (items.size() > 1 || (items.size() == 1 && items[0]->kind != Kind::kList && items[0]->kind != Kind::kTuple)) fail("makes a set of no list");
+      if (items.size() > 1 || (items.size() == 1 && items[0]->kind != Kind::kList && items[0]->kind != Kind::kTuple))
+        fail("makes a set of no list");
       if (items.size() == 1) {
         count_copies(items[0]->items.size());
         made->items = items[0]->items;
@@ -318,7 +333,8 @@ class Reader {
   void build() {
     const auto state = pop();
     PickleValue& target = top();
-    if (target.kind == Kind::kDict || target.kind == Kind::kTensor || target.kind == Kind::kSet) return;  // attributes of such carry no data of ours
+    if (target.kind == Kind::kDict || target.kind == Kind::kTensor || target.kind == Kind::kSet)
+      return;  // attributes of such carry no data of ours
     if (target.kind != Kind::kObject) fail(base::str("sets the state of a ", target.kind_name()));
     count_copies(state->entries.size());
     if (state->kind == Kind::kDict) {
@@ -505,7 +521,8 @@ class Reader {
 }  // namespace
 
 const char* PickleValue::kind_name() const {
-  constexpr const char* kNames[] = {"None", "bool", "int", "float", "str", "bytes", "list", "tuple", "set", "dict", "tensor", "object", "name"};
+  constexpr const char* kNames[] = {"None",  "bool", "int",  "float",  "str",    "bytes", "list",
+                                    "tuple", "set",  "dict", "tensor", "object", "name"};
   return kNames[static_cast<size_t>(kind)];
 }
 

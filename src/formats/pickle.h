@@ -24,9 +24,9 @@ using PickleRef = PickleValue*;  // owned by the Pickle
 // A view of a storage, which lies in a record of its own beside the pickle.
 struct PickleTensor {
   Dtype dtype = Dtype::kF32;
-  std::string storage;           // its key: the record is data/<key>
+  std::string storage;  // its key: the record is data/<key>
   uint64_t storage_elements = 0;
-  uint64_t offset = 0;           // elements
+  uint64_t offset = 0;  // elements
   std::vector<int64_t> shape, stride;
 };
 
@@ -37,8 +37,8 @@ struct PickleValue {
   bool boolean = false;
   int64_t integer = 0;
   double number = 0;
-  std::string text;                                     // string, bytes; "module name" of an object's class or of a name (torch.float16)
-  std::vector<PickleRef> items;                         // list, tuple, set; arguments of an object
+  std::string text;                                      // string, bytes; "module name" of an object's class or of a name (torch.float16)
+  std::vector<PickleRef> items;                          // list, tuple, set; arguments of an object
   std::vector<std::pair<PickleRef, PickleRef>> entries;  // dict in order, a key's last value; state of an object
   PickleTensor tensor;
 

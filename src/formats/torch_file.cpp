@@ -18,7 +18,8 @@ namespace {
 class Fields {
  public:
   Fields(std::span<const std::byte> file, uint64_t at, uint64_t size, const std::string& source, const char* what) {
-    if (at > file.size() || size > file.size() - at) fail(source, base::str(what, " at byte ", at, " lies outside the file (", file.size(), " bytes): cut off?"));
+    if (at > file.size() || size > file.size() - at)
+      fail(source, base::str(what, " at byte ", at, " lies outside the file (", file.size(), " bytes): cut off?"));
     part_ = file.subspan(at, size);
   }
   template <typename T>
@@ -109,12 +110,14 @@ std::map<std::string, ZipRecord, std::less<>> read_zip(std::span<const std::byte
       }
       x = end;
     }
-    if (fields.get<uint16_t>(10) != 0 || packed != size) fail(source, base::str("record ", name, " is compressed, allowed stored as it is"));
+    if (fields.get<uint16_t>(10) != 0 || packed != size)
+      fail(source, base::str("record ", name, " is compressed, allowed stored as it is"));
     const Fields local(file, place, 30, source, "record");
     if (local.get<uint32_t>(0) != 0x04034b50) fail(source, base::str("record ", name, " is damaged"));
     const uint64_t data = place + 30 + local.get<uint16_t>(26) + local.get<uint16_t>(28);
     const Fields content(file, data, size, source, name.c_str());
-    if (!records.emplace(name, ZipRecord{content.part(), fields.get<uint32_t>(16)}).second) fail(source, base::str("record ", name, " is there twice"));
+    if (!records.emplace(name, ZipRecord{content.part(), fields.get<uint32_t>(16)}).second)
+      fail(source, base::str("record ", name, " is there twice"));
     at += 46 + name_size + extra_size + comment_size;
   }
   return records;
@@ -124,7 +127,8 @@ TorchFile::TorchFile(const std::string& path) : file_(path), records_(read_zip(f
   const auto checked = [&](const std::string& name) -> const ZipRecord* {
     const auto found = records_.find(prefix_ + name);
     if (found == records_.end()) return nullptr;
-    if (crc32(found->second.bytes) != found->second.crc) fail(path, base::str("record ", prefix_, name, " has changed since it was written (checksum)"));
+    if (crc32(found->second.bytes) != found->second.crc)
+      fail(path, base::str("record ", prefix_, name, " has changed since it was written (checksum)"));
     return &found->second;
   };
   for (const auto& [name, record] : records_) {

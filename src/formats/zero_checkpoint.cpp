@@ -105,7 +105,8 @@ struct Run {
 std::vector<int64_t> shape_of(const PickleValue& value, const std::string& name) {
   std::vector<int64_t> shape;
   for (const auto& item : value.items) {
-    if (item->kind != Kind::kInt || item->integer < 0) throw Error(ErrorCode::kCheckpointDamaged, "formats", base::str("shape of ", name, " is no list of sizes"));
+    if (item->kind != Kind::kInt || item->integer < 0)
+      throw Error(ErrorCode::kCheckpointDamaged, "formats", base::str("shape of ", name, " is no list of sizes"));
     shape.push_back(item->integer);
   }
   return shape;
@@ -130,7 +131,8 @@ ZeroCheckpoint::ZeroCheckpoint(const std::string& directory, const Options& opti
   }
   folder_ = directory + "/" + tag;
   if (tag.empty() || !fs::is_directory(folder_)) {
-    throw Error(ErrorCode::kCheckpointMissing, "formats", base::str("no checkpoint ", folder_, options.tag.empty() ? " (named by latest)" : ""));
+    throw Error(ErrorCode::kCheckpointMissing, "formats",
+                base::str("no checkpoint ", folder_, options.tag.empty() ? " (named by latest)" : ""));
   }
   open_files();
   if (stage_ == 3) {
@@ -147,9 +149,11 @@ void ZeroCheckpoint::open_files() {
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const std::string name = entry.path().filename().string();
     const auto refuse = [&](const char* what) {
-      throw Error(ErrorCode::kNotBuilt, "formats", base::str(entry.path().string(), ": ", what, " are not read yet, allowed data-parallel checkpoints"));
+      throw Error(ErrorCode::kNotBuilt, "formats",
+                  base::str(entry.path().string(), ": ", what, " are not read yet, allowed data-parallel checkpoints"));
     };
-    if (name.starts_with("layer_") && name.ends_with("model_states.pt")) refuse(name.find("expert") == std::string::npos ? "pipeline layers" : "experts");
+    if (name.starts_with("layer_") && name.ends_with("model_states.pt"))
+      refuse(name.find("expert") == std::string::npos ? "pipeline layers" : "experts");
     if (name.starts_with("expert_") || name.starts_with("expp_rank_")) refuse("experts");
     size_t rank = 0, model_rank = 0;
     int used = 0;
@@ -158,14 +162,16 @@ void ZeroCheckpoint::open_files() {
       if (model_rank != 0) refuse("parts of model-parallel ranks");
       const std::string kind = rest + used;
       if (kind == "model_states.pt") models[rank] = entry.path().string();
-      if (kind == "optim_states.pt" && !optimizers.emplace(rank, entry.path().string()).second) damaged(base::str("two optimizer files of rank ", rank));
+      if (kind == "optim_states.pt" && !optimizers.emplace(rank, entry.path().string()).second)
+        damaged(base::str("two optimizer files of rank ", rank));
     } else if (std::sscanf(rest, "mp_rank_%zu_%n", &model_rank, &used) == 1 && used > 0 && std::string(rest + used) == "model_states.pt") {
       if (model_rank != 0) refuse("parts of model-parallel ranks");
       whole_model = entry.path().string();
     }
   }
   if (optimizers.empty()) {
-    throw Error(ErrorCode::kCheckpointMissing, "formats", base::str(folder_, " has no ..._optim_states.pt, allowed ZeRO checkpoints of stages 1 to 3"));
+    throw Error(ErrorCode::kCheckpointMissing, "formats",
+                base::str(folder_, " has no ..._optim_states.pt, allowed ZeRO checkpoints of stages 1 to 3"));
   }
   for (const auto& [rank, path] : optimizers) {
     if (rank != optimizer_files_.size()) damaged(base::str("the optimizer file of rank ", optimizer_files_.size(), " is missing"));
@@ -181,7 +187,8 @@ void ZeroCheckpoint::open_files() {
   const PickleValue& count = state.at("partition_count", "optimizer_state_dict");
   if (count.kind == Kind::kInt) ranks = static_cast<uint64_t>(count.integer);
   for (const auto& item : count.items) ranks = std::max(ranks, static_cast<uint64_t>(item->integer));
-  if (ranks != optimizer_files_.size()) damaged(base::str("got optimizer files of ", optimizer_files_.size(), " ranks, allowed the ", ranks, " that saved it"));
+  if (ranks != optimizer_files_.size())
+    damaged(base::str("got optimizer files of ", optimizer_files_.size(), " ranks, allowed the ", ranks, " that saved it"));
   if (stage_ < 3) {
     if (whole_model.empty()) damaged("mp_rank_00_model_states.pt is missing");
     model_files_.push_back(std::make_unique<TorchFile>(whole_model));
@@ -203,7 +210,8 @@ const PickleValue& ZeroCheckpoint::optimizer_state(size_t rank) const {
 static std::span<const std::byte> bytes_of(const TorchFile& file, const PickleValue& value, const std::string& what,
                                            std::vector<std::unique_ptr<std::vector<std::byte>>>* copies) {
   if (value.kind != Kind::kTensor) {
-    throw Error(ErrorCode::kCheckpointDamaged, "formats", base::str(file.path(), ": ", what, ": got a ", value.kind_name(), ", allowed a tensor"));
+    throw Error(ErrorCode::kCheckpointDamaged, "formats",
+                base::str(file.path(), ": ", what, ": got a ", value.kind_name(), ", allowed a tensor"));
   }
   const PickleTensor& tensor = value.tensor;
   const size_t width = dtype_size(tensor.dtype);
@@ -216,7 +224,8 @@ static std::span<const std::byte> bytes_of(const TorchFile& file, const PickleVa
   }
   if (bytes == 0) return {};
   if (contiguous) return file.storage(tensor).subspan(tensor.offset * width, bytes);
-  if (bytes > file.storage(tensor).size()) throw Error(ErrorCode::kNotBuilt, "formats", base::str(file.path(), ": ", what, ": an expanded tensor"));
+  if (bytes > file.storage(tensor).size())
+    throw Error(ErrorCode::kNotBuilt, "formats", base::str(file.path(), ": ", what, ": an expanded tensor"));
   copies->push_back(std::make_unique<std::vector<std::byte>>(bytes));
   file.read(tensor, copies->back()->data());
   return *copies->back();
@@ -243,7 +252,8 @@ void ZeroCheckpoint::read_groups() {
     }
     // What follows is padding to a multiple of twice the ranks, on each rank's run at most.
     if (run.elements - at >= 2 * ranks() * ranks() + 2 * ranks()) {
-      damaged(base::str("group ", group, " has ", run.elements, " elements, its parameters ", at, ": other parameters than it was saved with?"));
+      damaged(base::str("group ", group, " has ", run.elements, " elements, its parameters ", at,
+                        ": other parameters than it was saved with?"));
     }
   }
 }
@@ -254,7 +264,8 @@ void ZeroCheckpoint::read_partitioned() {
     for (const auto& part : optimizer_state(rank).at("fp32_flat_groups", optimizer_files_[rank]->path()).items) {
       runs[rank].add(bytes_of(*optimizer_files_[rank], *part, "flat weights", &copies_), part->tensor.dtype);
     }
-    if (runs[rank].elements != runs[0].elements) damaged(base::str("rank ", rank, " has ", runs[rank].elements, " elements, rank 0 ", runs[0].elements));
+    if (runs[rank].elements != runs[0].elements)
+      damaged(base::str("rank ", rank, " has ", runs[rank].elements, " elements, rank 0 ", runs[0].elements));
   }
   const TorchFile& model = *model_files_[0];
   uint64_t at = 0;
@@ -294,7 +305,8 @@ void ZeroCheckpoint::read_rest(bool frozen_parameters) {
       for (const auto& file : model_files_) {
         const PickleValue* fragments = file->root().find("frozen_param_fragments");
         const PickleValue* fragment = fragments ? fragments->find(key->text) : nullptr;
-        if (!fragment) damaged(base::str("frozen parameter ", key->text, " was left out when it was saved: leave frozen ones out here, too"));
+        if (!fragment)
+          damaged(base::str("frozen parameter ", key->text, " was left out when it was saved: leave frozen ones out here, too"));
         auto bytes = bytes_of(*file, *fragment, key->text, &copies_);
         const size_t width = dtype_size(fragment->tensor.dtype);
         const uint64_t taken = std::min(missing, bytes.size() / width);  // the last rank's is padded
@@ -307,7 +319,8 @@ void ZeroCheckpoint::read_rest(bool frozen_parameters) {
   }
   if (const PickleValue* shared = root.find("shared_params"); shared && shared->kind == Kind::kDict) {
     for (const auto& [alias, name] : shared->entries) {
-      const auto found = std::find_if(weights_.begin(), weights_.end(), [&](const ZeroWeight& weight) { return weight.name == name->text; });
+      const auto found =
+          std::find_if(weights_.begin(), weights_.end(), [&](const ZeroWeight& weight) { return weight.name == name->text; });
       if (found == weights_.end()) continue;
       ZeroWeight copy = *found;
       copy.name = alias->text;
@@ -319,7 +332,8 @@ void ZeroCheckpoint::read_rest(bool frozen_parameters) {
     if (!names.insert(weight.name).second) damaged(base::str("parameter ", weight.name, " is there twice"));
     uint64_t elements = 0;
     for (const auto& piece : weight.pieces) elements += piece.bytes.size() / dtype_size(piece.dtype);
-    if (elements != weight.elements()) damaged(base::str("parameter ", weight.name, ": got ", elements, " elements, allowed ", weight.elements()));
+    if (elements != weight.elements())
+      damaged(base::str("parameter ", weight.name, ": got ", elements, " elements, allowed ", weight.elements()));
   }
 }
 

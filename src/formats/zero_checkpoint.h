@@ -36,7 +36,7 @@ struct ZeroWeight {
 class ZeroCheckpoint {
  public:
   struct Options {
-    std::string tag;              // empty: what DIR/latest says
+    std::string tag;  // empty: what DIR/latest says
     bool frozen_parameters = true;
   };
   // Throws Error kCheckpointMissing, kCheckpointDamaged, kFile; kNotBuilt for model-parallel, pipeline and expert files, by name.

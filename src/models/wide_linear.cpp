@@ -23,8 +23,8 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "deepspeed/error.h"
 #include "deepspeed/comm.h"
+#include "deepspeed/error.h"
 #include "deepspeed/models.h"
 
 namespace deepspeed::models {
@@ -158,8 +158,8 @@ Products choose() {
   const double native = fastest([&] { at::linear(x, weight); }), wide = fastest([&] { linear_cpu(x, weight, std::nullopt); });
   // A near tie goes to fp32, which is also the more exact one.
   const Products products = native * 1.1 < wide ? Products::kNative : Products::kFp32;
-  base::log_info("bf16 products: ", products == Products::kNative ? "the processor's own" : "in fp32", " (measured ", native, " ms against ", wide,
-                 " ms; DS_BF16_PRODUCTS=native or fp32 decides instead)");
+  base::log_info("bf16 products: ", products == Products::kNative ? "the processor's own" : "in fp32", " (measured ", native,
+                 " ms against ", wide, " ms; DS_BF16_PRODUCTS=native or fp32 decides instead)");
   return products;
 }
 

@@ -101,7 +101,7 @@ struct Domain::Mapping {
   static std::shared_ptr<Mapping> of(int fd, size_t bytes) {
     static std::mutex mutex;
     static std::map<std::pair<dev_t, ino_t>, std::weak_ptr<Mapping>> known;
-    struct stat file{};
+    struct stat file {};
     if (::fstat(fd, &file) != 0) unusable("looking at the segment", errno);
     std::lock_guard lock(mutex);
     std::erase_if(known, [](const auto& item) { return item.second.expired(); });

@@ -31,8 +31,7 @@ int Region::create(size_t bytes) {
 
 std::string Region::path_of(int fd) { return base::str("/proc/", ::getpid(), "/fd/", fd); }
 
-Region::Region(std::shared_ptr<Domain> domain, int64_t id, int fd, size_t bytes)
-    : domain_(domain), id_(id), fd_(fd), bytes_(bytes) {
+Region::Region(std::shared_ptr<Domain> domain, int64_t id, int fd, size_t bytes) : domain_(domain), id_(id), fd_(fd), bytes_(bytes) {
   void* address = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (address == MAP_FAILED) {
     const int reason = errno;

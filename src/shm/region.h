@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "shm/domain.h"
 #include "deepspeed/comm.h"
+#include "shm/domain.h"
 
 namespace deepspeed::shm {
 

@@ -27,7 +27,8 @@ double square_sum(const at::Tensor& shard) {
   sums.start(shard.numel());
   const auto* data = shard.const_data_ptr<float>();
   const int64_t n = shard.numel(), pieces = (n + kPieceElements - 1) / kPieceElements;
-  at::parallel_for(0, pieces, 2, [&](int64_t first, int64_t last) { sums.take(data, first * kPieceElements, std::min(n, last * kPieceElements)); });
+  at::parallel_for(0, pieces, 2,
+                   [&](int64_t first, int64_t last) { sums.take(data, first * kPieceElements, std::min(n, last * kPieceElements)); });
   return sums.total();
 }
 

@@ -106,15 +106,30 @@ TEST(TorchFile, ChangedBytesAreSeen) {
 
 TEST(Pickle, NamesThatAreNotDataAreRefusedByName) {
   // os.system("true"), the textbook attack.
-  const std::string message = refusal("\x80\x02" "cos\nsystem\nX\x04" + std::string("\0\0\0true\x85R.", 10));
+  const std::string message = refusal(
+      "\x80\x02"
+      "cos\nsystem\nX\x04" +
+      std::string("\0\0\0true\x85R.", 10));
   EXPECT_NE(message.find("os.system"), std::string::npos) << message;
-  EXPECT_NE(refusal("\x80\x04\x8c\x08" "builtins\x8c\x04" "eval\x93.").find("builtins.eval"), std::string::npos);
-  EXPECT_NE(refusal("\x80\x02" "ctorch.serialization\nload\n.").find("torch.serialization.load"), std::string::npos);
+  EXPECT_NE(refusal("\x80\x04\x8c\x08"
+                    "builtins\x8c\x04"
+                    "eval\x93.")
+                .find("builtins.eval"),
+            std::string::npos);
+  EXPECT_NE(refusal("\x80\x02"
+                    "ctorch.serialization\nload\n.")
+                .find("torch.serialization.load"),
+            std::string::npos);
 }
 
 TEST(Pickle, ValuesOfAllKinds) {
   // {"a": [1, -2, 70000, 1.5, True, None], "b": (2**40, "x")}
-  const std::string bytes("\x80\x02}(X\x01\0\0\0" "a](K\x01J\xfe\xff\xff\xffJ\x70\x11\x01\0G\x3f\xf8\0\0\0\0\0\0\x88Ne" "X\x01\0\0\0" "b\x8a\x06\0\0\0\0\0\x01X\x01\0\0\0x\x86u.", 75);
+  const std::string bytes(
+      "\x80\x02}(X\x01\0\0\0"
+      "a](K\x01J\xfe\xff\xff\xffJ\x70\x11\x01\0G\x3f\xf8\0\0\0\0\0\0\x88Ne"
+      "X\x01\0\0\0"
+      "b\x8a\x06\0\0\0\0\0\x01X\x01\0\0\0x\x86u.",
+      75);
   const Pickle pickle = unpickle(bytes);
   const auto& list = pickle.root().at("a", "test").items;
   ASSERT_EQ(list.size(), 6u);
