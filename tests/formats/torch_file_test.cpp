@@ -19,6 +19,12 @@ namespace {
 namespace fs = std::filesystem;
 const fs::path kGolden = fs::path(DEEPSPEED_SOURCE_DIR) / "tests" / "golden" / "checkpoints";
 
+// With its zeros.
+template <size_t N>
+std::string raw(const char (&text)[N]) {
+  return {text, N - 1};
+}
+
 Pickle unpickle(const std::string& bytes) { return Pickle(std::as_bytes(std::span(bytes)), "test"); }
 
 std::string refusal(const std::string& bytes) {
@@ -109,7 +115,7 @@ TEST(Pickle, NamesThatAreNotDataAreRefusedByName) {
   const std::string message = refusal(
       "\x80\x02"
       "cos\nsystem\nX\x04" +
-      std::string("\0\0\0true\x85R.", 10));
+      raw("\0\0\0true\x85R."));
   EXPECT_NE(message.find("os.system"), std::string::npos) << message;
   EXPECT_NE(refusal("\x80\x04\x8c\x08"
                     "builtins\x8c\x04"
@@ -124,12 +130,11 @@ TEST(Pickle, NamesThatAreNotDataAreRefusedByName) {
 
 TEST(Pickle, ValuesOfAllKinds) {
   // {"a": [1, -2, 70000, 1.5, True, None], "b": (2**40, "x")}
-  const std::string bytes(
-      "\x80\x02}(X\x01\0\0\0"
-      "a](K\x01J\xfe\xff\xff\xffJ\x70\x11\x01\0G\x3f\xf8\0\0\0\0\0\0\x88Ne"
-      "X\x01\0\0\0"
-      "b\x8a\x06\0\0\0\0\0\x01X\x01\0\0\0x\x86u.",
-      75);
+  const std::string bytes =
+      raw("\x80\x02}(X\x01\0\0\0"
+          "a](K\x01J\xfe\xff\xff\xffJ\x70\x11\x01\0G\x3f\xf8\0\0\0\0\0\0\x88Ne"
+          "X\x01\0\0\0"
+          "b\x8a\x06\0\0\0\0\0\x01X\x01\0\0\0x\x86u.");
   const Pickle pickle = unpickle(bytes);
   const auto& list = pickle.root().at("a", "test").items;
   ASSERT_EQ(list.size(), 6u);
@@ -143,7 +148,7 @@ TEST(Pickle, ValuesOfAllKinds) {
 }
 
 TEST(Pickle, HostileShapesOfDataAreRefused) {
-  EXPECT_NE(refusal("\x80\x02]q" + std::string("\0h\0a.", 5)).find("contains itself"), std::string::npos);
+  EXPECT_NE(refusal("\x80\x02]q" + raw("\0h\0a.")).find("contains itself"), std::string::npos);
   EXPECT_NE(refusal("\x80\x02]2a.").find("contains itself"), std::string::npos);
   std::string deep = "\x80\x02";
   for (int i = 0; i < 100'000; ++i) deep += ']';
@@ -151,7 +156,7 @@ TEST(Pickle, HostileShapesOfDataAreRefused) {
   EXPECT_NE(refusal(deep + ".").find("deep"), std::string::npos);
   // Each list holds the one before twice: 2^60 values in a few hundred bytes.
   std::string laughs = "\x80\x02]";
-  for (int i = 0; i < 60; ++i) laughs += std::string("q\0(h\0h\0l", 8);
+  for (int i = 0; i < 60; ++i) laughs += raw("q\0(h\0h\0l");
   EXPECT_NE(refusal(laughs + "."), "");
   EXPECT_NE(refusal(""), "");
   EXPECT_NE(refusal("\x80\x02."), "");
