@@ -41,7 +41,7 @@ void run_folders(Report& report, const fs::path& root, const std::string& family
     report.add(name, guarded([&] {
                  if (family == "models") return deepspeed::conformance::run_model_case(directory);
                  if (family == "train") return deepspeed::conformance::run_train_case(root, directory);
-                 return Outcome::skip("DeepSpeed's checkpoint formats");
+                 return deepspeed::conformance::run_checkpoint_case(root, directory);
                }));
   }
 }

@@ -93,6 +93,7 @@ struct Config {
 
   struct Checkpoint {
     enum class TagValidation { kIgnore, kWarn, kFail } tag_validation = TagValidation::kWarn;
+    bool load_universal = false;  // the real DeepSpeed's latest_universal comes before latest
   } checkpoint;
 
   // Lines a user should see at start: deprecated spellings, settings that change nothing here and why.

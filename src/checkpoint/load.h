@@ -18,6 +18,8 @@ struct Loaded {
 // Collective. Fills the tensors of `image` (this rank's shards) and restores the CPU random generator when the world size is that of the save. An
 // empty `tag` means what DIR/latest names. Throws on every rank when any rank fails: kCheckpointMissing, kCheckpointDamaged (file and tensor named) or
 // kCheckpointMismatch (every missing, unknown or differently shaped parameter listed). Nothing is overwritten before names and shapes are checked.
-Loaded load(Communicator& communicator, const std::string& directory, const std::string& tag, Image& image, const at::Tensor& device_probe);
+// A folder of the real DeepSpeed (ZeRO stages 1 to 3, or Universal) is read as well; `universal`: its latest_universal comes before latest.
+Loaded load(Communicator& communicator, const std::string& directory, const std::string& tag, bool universal, Image& image,
+            const at::Tensor& device_probe);
 
 }  // namespace deepspeed::checkpoint

@@ -93,6 +93,7 @@ void fill(const Settings& settings, Config& config) {
   config.bf16.check_grad_overflow = settings.flag("bf16.check_grad_overflow");
   config.zero = make_zero(settings);
   using Validation = Config::Checkpoint::TagValidation;
+  config.checkpoint.load_universal = settings.flag("checkpoint.load_universal");
   const json validation = settings.get("checkpoint.tag_validation");
   config.checkpoint.tag_validation = validation == "IGNORE" ? Validation::kIgnore
                                      : validation == "FAIL" ? Validation::kFail

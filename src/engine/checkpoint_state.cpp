@@ -107,7 +107,8 @@ LoadedCheckpoint load_engine(EngineImpl& engine, const std::string& directory, c
   // Shards may lie where all ranks read them: nobody is still computing with the old values when the first is overwritten.
   engine.communicator().barrier("before loading");
   checkpoint::Image image = image_of(engine);
-  const auto loaded = checkpoint::load(engine.communicator(), directory, tag, image, engine.device_probe());
+  const auto loaded =
+      checkpoint::load(engine.communicator(), directory, tag, engine.config().checkpoint.load_universal, image, engine.device_probe());
   restore_run(engine, loaded.run_json, loaded.path);
   engine.publish_loaded_state();
   return {loaded.path, loaded.client_json};

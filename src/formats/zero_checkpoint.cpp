@@ -74,8 +74,10 @@ void widen(float* out, std::span<const std::byte> in, Dtype dtype, uint64_t coun
   }
 }
 
+}  // namespace
+
 // A run of elements that lies in several pieces.
-struct Run {
+struct ZeroCheckpoint::Run {
   std::vector<ZeroWeight::Piece> pieces;
   uint64_t elements = 0;
 
@@ -102,6 +104,8 @@ struct Run {
   }
 };
 
+namespace {
+
 std::vector<int64_t> shape_of(const PickleValue& value, const std::string& name) {
   std::vector<int64_t> shape;
   for (const auto& item : value.items) {
@@ -115,6 +119,53 @@ std::vector<int64_t> shape_of(const PickleValue& value, const std::string& name)
 }  // namespace
 
 uint64_t ZeroWeight::elements() const { return product(shape); }
+
+void read_pieces(const std::vector<ZeroWeight::Piece>& pieces, uint64_t begin, uint64_t count, float* out) {
+  for (const auto& piece : pieces) {
+    const size_t width = dtype_size(piece.dtype);
+    const uint64_t size = piece.bytes.size() / width;
+    if (begin >= size) {
+      begin -= size;
+      continue;
+    }
+    const uint64_t taken = std::min(count, size - begin);
+    widen(out, piece.bytes.subspan(begin * width), piece.dtype, taken);
+    out += taken;
+    count -= taken;
+    begin = 0;
+    if (count == 0) return;
+  }
+}
+
+// A step count: a number, or a tensor of one element.
+static int64_t count_of(const PickleValue& value, const TorchFile& file) {
+  if (value.kind == Kind::kInt) return value.integer;
+  if (value.kind == Kind::kFloat) return static_cast<int64_t>(value.number);
+  if (value.kind != Kind::kTensor || product(value.tensor.shape) != 1) return 0;
+  const size_t width = dtype_size(value.tensor.dtype);
+  float steps = 0;
+  widen(&steps, file.storage(value.tensor).subspan(value.tensor.offset * width, width), value.tensor.dtype, 1);
+  return static_cast<int64_t>(steps);
+}
+
+static const PickleValue* find_number(const PickleValue& dict, size_t number) {
+  for (const auto& [key, value] : dict.entries) {
+    if (key && key->kind == Kind::kInt && key->integer == static_cast<int64_t>(number)) return value;
+  }
+  return nullptr;
+}
+
+const PickleValue* ZeroCheckpoint::state_of_group(size_t rank, size_t group) const {
+  const PickleValue* base = optimizer_state(rank).find(stage_ == 3 ? "optimizer_state_dict" : "base_optimizer_state");
+  if (!base) return nullptr;
+  if (base->kind == Kind::kList) return group < base->items.size() ? base->items[group] : nullptr;  // without padding ("elastic")
+  const PickleValue* states = base->find("state");
+  return states ? find_number(*states, group) : nullptr;
+}
+
+void ZeroCheckpoint::note_steps(const PickleValue& state, const TorchFile& file) {
+  if (const PickleValue* step = state.find("step")) optimizer_steps_ = std::max(optimizer_steps_, count_of(*step, file));
+}
 
 void ZeroCheckpoint::damaged(const std::string& what) const {
   throw Error(ErrorCode::kCheckpointDamaged, "formats", base::str("ZeRO checkpoint ", folder_, ": ", what));
@@ -231,22 +282,42 @@ static std::span<const std::byte> bytes_of(const TorchFile& file, const PickleVa
   return *copies->back();
 }
 
+// The tensors of an optimizer's state that are as long as the run of weights beside them, or longer by the run's padding.
+void ZeroCheckpoint::add_states(size_t rank, size_t group, uint64_t elements, std::map<std::string, Run>* runs) {
+  const PickleValue* state = state_of_group(rank, group);
+  if (!state) return;
+  const TorchFile& file = *optimizer_files_[rank];
+  note_steps(*state, file);
+  for (const auto& [key, value] : state->entries) {
+    if (!key || key->kind != Kind::kString || value->kind != Kind::kTensor || value->tensor.shape.size() != 1 ||
+        static_cast<uint64_t>(value->tensor.shape[0]) < elements || key->text == "step") {
+      continue;
+    }
+    const auto bytes = bytes_of(file, *value, key->text, &copies_);
+    (*runs)[key->text].add(bytes.first(elements * dtype_size(value->tensor.dtype)), value->tensor.dtype);
+  }
+}
+
 void ZeroCheckpoint::read_groups() {
   const TorchFile& model = *model_files_[0];
   const auto& shapes = model.root().at("param_shapes", model.path()).items;
   for (size_t group = 0; group < shapes.size(); ++group) {
     Run run;
+    std::map<std::string, Run> states;
     for (size_t rank = 0; rank < ranks(); ++rank) {
       const auto& runs = optimizer_state(rank).at("single_partition_of_fp32_groups", optimizer_files_[rank]->path()).items;
       if (runs.size() != shapes.size()) damaged(base::str("rank ", rank, " has ", runs.size(), " groups, allowed ", shapes.size()));
       const std::string what = base::str("weights of group ", group);
       run.add(bytes_of(*optimizer_files_[rank], *runs[group], what, &copies_), runs[group]->tensor.dtype);
+      add_states(rank, group, product(runs[group]->tensor.shape), &states);
     }
     uint64_t at = 0;
     for (const auto& [key, value] : shapes[group]->entries) {
-      ZeroWeight weight{key->text, shape_of(*value, key->text), {}};
+      ZeroWeight weight{key->text, shape_of(*value, key->text), {}, false, {}};
       if (weight.elements() > run.elements - at) damaged(base::str("group ", group, " ends inside ", weight.name));
       weight.pieces = run.part(at, weight.elements());
+      weight.trained = true;
+      for (const auto& [state, values] : states) weight.states[state] = values.part(at, weight.elements());
       at += weight.elements();
       weights_.push_back(std::move(weight));
     }
@@ -260,9 +331,12 @@ void ZeroCheckpoint::read_groups() {
 
 void ZeroCheckpoint::read_partitioned() {
   std::vector<Run> runs(ranks());
+  std::vector<std::map<std::string, Run>> states(ranks());
   for (size_t rank = 0; rank < ranks(); ++rank) {
-    for (const auto& part : optimizer_state(rank).at("fp32_flat_groups", optimizer_files_[rank]->path()).items) {
-      runs[rank].add(bytes_of(*optimizer_files_[rank], *part, "flat weights", &copies_), part->tensor.dtype);
+    const auto& parts = optimizer_state(rank).at("fp32_flat_groups", optimizer_files_[rank]->path()).items;
+    for (size_t part = 0; part < parts.size(); ++part) {
+      runs[rank].add(bytes_of(*optimizer_files_[rank], *parts[part], "flat weights", &copies_), parts[part]->tensor.dtype);
+      add_states(rank, part, product(parts[part]->tensor.shape), &states[rank]);
     }
     if (runs[rank].elements != runs[0].elements)
       damaged(base::str("rank ", rank, " has ", runs[rank].elements, " elements, rank 0 ", runs[0].elements));
@@ -271,13 +345,17 @@ void ZeroCheckpoint::read_partitioned() {
   uint64_t at = 0;
   for (const auto& group : model.root().at("param_shapes", model.path()).items) {
     for (const auto& [key, value] : group->entries) {
-      ZeroWeight weight{key->text, shape_of(*value, key->text), {}};
+      ZeroWeight weight{key->text, shape_of(*value, key->text), {}, false, {}};
       const uint64_t elements = weight.elements(), each = (elements + ranks() - 1) / ranks();
       if (each > runs[0].elements - at) damaged(base::str("the flat weights end inside ", weight.name));
       for (size_t rank = 0; rank < ranks(); ++rank) {
         const uint64_t begin = std::min(elements, rank * each), end = std::min(elements, begin + each);
         for (auto& piece : runs[rank].part(at, end - begin)) weight.pieces.push_back(piece);
+        for (const auto& [state, values] : states[rank]) {
+          for (auto& piece : values.part(at, end - begin)) weight.states[state].push_back(piece);
+        }
       }
+      weight.trained = true;
       at += each;
       weights_.push_back(std::move(weight));
     }
@@ -294,13 +372,13 @@ void ZeroCheckpoint::read_rest(bool frozen_parameters) {
       const PickleValue* value = module.find(name->text);
       if (!value) continue;  // not persistent
       const auto bytes = bytes_of(model, *value, name->text, &copies_);
-      weights_.push_back({name->text, value->tensor.shape, {{bytes, value->tensor.dtype}}});
+      weights_.push_back({name->text, value->tensor.shape, {{bytes, value->tensor.dtype}}, false, {}});
     }
   }
   const PickleValue* shapes = root.find("frozen_param_shapes");
   if (frozen_parameters && shapes && shapes->kind == Kind::kDict) {
     for (const auto& [key, shape] : shapes->entries) {
-      ZeroWeight weight{key->text, shape_of(*shape, key->text), {}};
+      ZeroWeight weight{key->text, shape_of(*shape, key->text), {}, false, {}};
       uint64_t missing = weight.elements();
       for (const auto& file : model_files_) {
         const PickleValue* fragments = file->root().find("frozen_param_fragments");
@@ -334,6 +412,56 @@ void ZeroCheckpoint::read_rest(bool frozen_parameters) {
     for (const auto& piece : weight.pieces) elements += piece.bytes.size() / dtype_size(piece.dtype);
     if (elements != weight.elements())
       damaged(base::str("parameter ", weight.name, ": got ", elements, " elements, allowed ", weight.elements()));
+  }
+}
+
+UniversalCheckpoint::UniversalCheckpoint(const std::string& folder) {
+  const auto damaged = [&](const std::string& what) {
+    throw Error(ErrorCode::kCheckpointDamaged, "formats", base::str("universal checkpoint ", folder, ": ", what));
+  };
+  std::vector<std::string> models;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with("model_states.pt")) models.push_back(entry.path().string());
+  }
+  if (models.empty()) damaged("no ..._model_states.pt");
+  model_ = std::make_unique<TorchFile>(*std::min_element(models.begin(), models.end()));
+  optimizer_ = std::make_unique<TorchFile>(folder + "/zero/optimizer_state.pt");
+  // Stage 3 keeps the step beside the flat states, and shapes in the model's file only.
+  if (const PickleValue* inner = optimizer_->root().find("optimizer_state_dict")) {
+    const PickleValue* states = inner->find("state");
+    const PickleValue* first = states ? find_number(*states, 0) : nullptr;
+    const PickleValue* step = first ? first->find("step") : nullptr;
+    if (step) optimizer_steps_ = count_of(*step, *optimizer_);
+  }
+  for (const auto& group : model_->root().at("param_shapes", model_->path()).items) {
+    for (const auto& [key, value] : group->entries) {
+      ZeroWeight weight;
+      weight.name = key->text;
+      weight.shape = shape_of(*value, key->text);
+      weight.trained = true;
+      const std::string own = folder + "/zero/" + key->text;
+      if (!fs::is_directory(own)) damaged(base::str("no folder zero/", key->text));
+      for (const auto& entry : fs::directory_iterator(own)) {
+        if (entry.path().extension() != ".pt") continue;
+        files_.push_back(std::make_unique<TorchFile>(entry.path().string()));
+        const TorchFile& file = *files_.back();
+        const std::string state = entry.path().stem().string();
+        const PickleValue& found = file.root().kind == Kind::kDict ? file.root().at("param", file.path()) : file.root();
+        if (state == "step") {
+          optimizer_steps_ = std::max(optimizer_steps_, count_of(found, file));
+          continue;
+        }
+        const auto bytes = bytes_of(file, found, weight.name, &copies_);
+        const Dtype dtype = found.tensor.dtype;
+        if (bytes.size() != weight.elements() * dtype_size(dtype)) {
+          damaged(base::str(file.path(), ": got ", bytes.size() / dtype_size(dtype), " elements, allowed ", weight.elements()));
+        }
+        (state == "fp32" ? weight.pieces : weight.states[state]).push_back({bytes, dtype});
+      }
+      if (weight.pieces.empty()) damaged(base::str("no zero/", weight.name, "/fp32.pt"));
+      weights_.push_back(std::move(weight));
+    }
   }
 }
 

@@ -116,7 +116,11 @@ void Trainer::resume() {
   if (options_.load.empty()) return;
   const auto loaded = engine_->load_checkpoint(options_.load, options_.load_tag);
   const auto client = nlohmann::json::parse(loaded.client_state);
-  if (client.contains("consumed")) data_->restore({client["consumed"].get<int64_t>()});
+  if (client.contains("consumed")) {
+    data_->restore({client["consumed"].get<int64_t>()});
+  } else if (leads()) {
+    std::fprintf(stderr, "%s does not say how far in the data it was: the data begins at its start\n", loaded.path.c_str());
+  }
   const auto step = engine_->global_steps();
   if (options_.save == options_.load) saved_step_ = step;
   if (leads()) std::fprintf(stderr, "resumed from %s at step %lld\n", loaded.path.c_str(), static_cast<long long>(step));
