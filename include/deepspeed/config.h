@@ -31,6 +31,9 @@ struct Config {
   bool dataloader_drop_last = false;
   bool wall_clock_breakdown = false;
   bool dump_state = false;
+  // Extension. So many skipped steps in a row end the run with Error(kNumerics); 0: never. Unset: 0 in fp16, where the least loss scale speaks,
+  // else 100.
+  std::optional<int64_t> max_consecutive_skipped_steps;
 
   struct Optimizer {
     std::string type;  // "SGD", else lower case: adam, adamw, lamb, lion, adagrad; empty: the config names none
@@ -71,6 +74,11 @@ struct Config {
     bool enabled = false;
     bool check_grad_overflow = false;
   } bf16;
+
+  struct TorchAutocast {
+    bool enabled = false;
+    DataType dtype = DataType::kBFloat16;  // of operators that are safe in 16 bit
+  } torch_autocast;
 
   struct Zero {
     int stage = 0;

@@ -25,6 +25,7 @@
 #include "deepspeed/comm.h"
 #include "deepspeed/config.h"
 #include "deepspeed/error.h"
+#include "deepspeed/precision.h"
 
 namespace torch::nn {
 class Module;
@@ -71,6 +72,13 @@ struct MemoryPlan {
   int64_t units = 0;
 };
 
+// train = micro * accumulation * ranks that share the batch.
+struct BatchInfo {
+  int64_t train_batch_size = 0;
+  int64_t train_micro_batch_size_per_gpu = 0;
+  int64_t gradient_accumulation_steps = 0;
+};
+
 namespace engine {
 class EngineImpl;
 }
@@ -83,32 +91,48 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Interception on this thread while the object lives.
+  // On this thread while the object lives: interception, and the number formats of the configuration (PrecisionManager).
   class Scope {
    public:
-    Scope();
+    explicit Scope(engine::EngineImpl& impl);
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
+    engine::EngineImpl& impl_;
     bool before_;
+    PrecisionManager precision_;
   };
-  Scope scope() const { return Scope(); }
+  Scope scope() const { return Scope(*impl_); }
 
-  // Runs `call` (usually the model's forward) in a scope. Any thread may do so.
+  // Runs `call` (usually the model's forward) in a scope. Any thread may do so. With `torch_autocast` in the configuration the loss must come from
+  // here or from inside scope().
   at::Tensor forward(const std::function<at::Tensor()>& call);
 
-  // Backward of loss / gradient_accumulation_steps, times the loss scale in fp16; reduces gradients as the stage says. Returns
-  // loss / gradient_accumulation_steps, detached.
-  at::Tensor backward(const at::Tensor& loss);
+  // Backward of loss / gradient_accumulation_steps (of the loss itself without `scale_wrt_gas`), times the loss scale in fp16; reduces gradients as
+  // the stage says. Returns the loss it went through, detached and without the loss scale.
+  at::Tensor backward(const at::Tensor& loss, bool scale_wrt_gas = true);
   // Every micro batch calls step(); the optimizer moves only at the boundary of accumulation.
   void step();
 
+  // While the returned object lives, backward() only adds gradients up on each rank, as often as wanted; step() is an error. The first
+  // backward() or step() after it brings them to all ranks. Stages 0 and 1.
+  std::shared_ptr<void> no_sync();
+  // From now on the caller says whether the next backward() and step() are at a boundary, and gradient_accumulation_steps is only the divisor of
+  // losses. Between boundaries backward() may be called several times per step(). True before the last micro batch, or before step() at the
+  // latest, ends an accumulation early. The same on all ranks.
+  void set_gradient_accumulation_boundary(bool is_boundary);
   bool is_gradient_accumulation_boundary() const;
   void train(bool mode = true);
   void eval() { train(false); }
-  void zero_grad();  // forgets gradients accumulated since the last boundary
+  void zero_grad();  // forgets gradients accumulated since the last boundary; the next micro batch is the first of an accumulation
+
+  BatchInfo get_batch_info() const;
+  // Between two boundaries only, on all ranks. The first changes gradient_accumulation_steps: `size` must be a multiple of micro batch * ranks.
+  // The second keeps those and changes train_batch_size.
+  void set_train_batch_size(int64_t size);
+  void set_train_micro_batch_size(int64_t size);
 
   std::vector<double> get_lr() const;                  // per group, as the next step will use
   std::vector<std::vector<double>> get_mom() const;    // per group: the betas, the momentum of SGD alone, or nothing
@@ -116,6 +140,7 @@ class Engine {
   double loss_scale() const;                           // that the next backward uses; 1 in fp32 and bf16
   bool was_step_applied() const;                       // false: the last step was skipped
   int64_t skipped_steps() const;
+  int64_t consecutive_skipped_steps() const;  // up to the last step
   int64_t global_steps() const;
   int64_t global_samples() const;
   int64_t micro_steps() const;
@@ -137,6 +162,25 @@ class Engine {
   // Parameters of `tensors` hold their full values while the returned object lives (stage 3); writes inside are kept on all ranks when every
   // rank makes the same ones, or those of `modifier_rank` when given.
   std::shared_ptr<void> gathered_parameters(const std::vector<at::Tensor>& tensors, std::optional<int> modifier_rank = std::nullopt);
+
+  // What stands behind one parameter of the module, whatever the stage. "full": in the parameter's shape, fp32, a copy on the engine's device.
+  // "local": this rank's part of it, flat and possibly empty; all of it where the stage does not cut. Values are those of the masters. Gradients
+  // are the means over ranks, summed over micro batches, without the loss scale and before clipping; they are there from the backward() that
+  // reduces them (at the boundary; in stages 2 and 3 every one) until step(). States go by their names here or by torch's (exp_avg, exp_avg_sq,
+  // momentum_buffer, sum). Collective: all getters of full values, and both setters of parameters. Setters take any floating type, from all ranks the
+  // same values, in the shape that the getter returns. Misuse is an Error(kUsage) that names the parameter.
+  at::Tensor safe_get_full_fp32_param(const at::Tensor& parameter);
+  at::Tensor safe_get_full_grad(const at::Tensor& parameter);
+  at::Tensor safe_get_full_optimizer_state(const at::Tensor& parameter, const std::string& state);
+  void safe_set_full_fp32_param(const at::Tensor& parameter, const at::Tensor& value);
+  void safe_set_full_grad(const at::Tensor& parameter, const at::Tensor& value);
+  void safe_set_full_optimizer_state(const at::Tensor& parameter, const std::string& state, const at::Tensor& value);
+  at::Tensor safe_get_local_fp32_param(const at::Tensor& parameter);
+  at::Tensor safe_get_local_grad(const at::Tensor& parameter);
+  at::Tensor safe_get_local_optimizer_state(const at::Tensor& parameter, const std::string& state);
+  void safe_set_local_fp32_param(const at::Tensor& parameter, const at::Tensor& value);
+  void safe_set_local_grad(const at::Tensor& parameter, const at::Tensor& value);
+  void safe_set_local_optimizer_state(const at::Tensor& parameter, const std::string& state, const at::Tensor& value);
 
   engine::EngineImpl& impl() { return *impl_; }
 

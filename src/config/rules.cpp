@@ -23,6 +23,10 @@ void precision(Settings& settings, int64_t stage) {
   if (on(settings, "amp.enabled") && stage > 0) {
     settings.refuse(Kind::kConflict, "amp.enabled", str("got true beside zero_optimization.stage ", stage, ", allowed with stage 0 only"));
   }
+  if (on(settings, "torch_autocast.enabled") && (half || brain)) {
+    settings.refuse(Kind::kConflict, "torch_autocast.enabled",
+                    str("got true beside ", half ? "fp16" : "bf16", ".enabled true, allowed one of the two"));
+  }
   for (const char* path : {"fp16.fp16_master_weights_and_grads", "bf16.bf16_master_weights_and_grads"}) {
     if (on(settings, path) && stage == 0)
       settings.refuse(Kind::kConflict, path, "got true with zero_optimization.stage 0, allowed in stages 1 to 3");

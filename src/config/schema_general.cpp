@@ -29,7 +29,12 @@ constexpr Key kRows[] = {
     {"dump_state", kBool, "false", "", kBuilt, "", "", "Print the configuration of the engine at start."},
     {"vocabulary_size", kInteger, "", "> 0", kBuilt, "", "", "Size of the vocabulary; a size that is not a multiple of 8 leaves a note."},
     {"memory_breakdown", kBool, "false", "", kNotBuilt, "memory breakdown", "", "Print memory use beside the times."},
-    {"sparse_gradients", kBool, "false", "", kNotBuilt, "sparse gradients", "", "Exchange gradients of embeddings as index and value."},
+    {"sparse_gradients", kBool, "false", "", kNoEffect,
+     "sparse gradients of embeddings are always taken, and summed into the flat buffer that ranks exchange", "",
+     "Exchange gradients of embeddings as index and value."},
+    {"max_consecutive_skipped_steps", kInteger, "", ">= 0", kBuilt, "", "",
+     "Extension. So many skipped steps in a row end the run with an error; 0: never; unset: 0 in fp16, where the least loss scale speaks, "
+     "else 100."},
     {"graph_harvesting", kBool, "false", "", kNoEffect, "no CUDA graphs are recorded here; results do not depend on it", "",
      "Record the gradient norm as a CUDA graph."},
     {"disable_allgather", kBool, "false", "", kNoEffect, "DeepSpeed has no use for it any more", "", "No effect since long ago."},

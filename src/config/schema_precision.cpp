@@ -10,7 +10,6 @@ using enum Status;
 
 constexpr std::string_view kAutoCast = "fp16 auto_cast";
 constexpr std::string_view kHalfMasters = "fp16 master weights";
-constexpr std::string_view kAutocast = "autocast";
 
 constexpr Key kRows[] = {
     {"bf16", kSection, "", "", kBuilt, "", "", "bf16 weights with fp32 masters.", kTyped},
@@ -41,10 +40,13 @@ constexpr Key kRows[] = {
     {"amp.enabled", kBool, "false", "", kNotBuilt, "Apex AMP", "", "Switch. Not together with fp16 or ZeRO."},
     {"amp.*", kAny, "", "", kDetail, "Apex AMP", "", "Arguments of Apex."},
 
-    {"torch_autocast", kSection, "", "", kBuilt, "", "", "Forward under torch's autocast."},
-    {"torch_autocast.enabled", kBool, "false", "", kNotBuilt, kAutocast, "", "Switch."},
-    {"torch_autocast.dtype", kChoice, "", "bfloat16 | bf16 | float16 | fp16", kDetail, kAutocast, "", "Type of lowered operators."},
-    {"torch_autocast.lower_precision_safe_modules", kTextList, "", "", kDetail, kAutocast, "",
+    {"torch_autocast", kSection, "", "", kBuilt, "", "",
+     "fp32 weights; the model's call under torch's autocast, inside engine->forward() or engine->scope()."},
+    {"torch_autocast.enabled", kBool, "false", "", kBuilt, "", "", "Switch. Not together with fp16 or bf16."},
+    {"torch_autocast.dtype", kChoice, "", "bfloat16 | bf16 | float16 | fp16", kBuilt, "", "",
+     "Type of lowered operators; unset: bfloat16. fp16 comes with dynamic loss scaling."},
+    {"torch_autocast.lower_precision_safe_modules", kTextList, "", "", kNoEffect,
+     "gradients of all parameters travel in one type, which communication_data_type sets", "",
      "Classes whose gradients travel in that type."},
 
     {"data_types", kSection, "", "", kBuilt, "", "", "Types of buffers."},

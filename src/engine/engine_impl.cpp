@@ -34,8 +34,15 @@ at::ScalarType scalar_type(DataType type) {
 
 const char* precision_name(at::ScalarType type) { return type == at::kFloat ? "fp32" : type == at::kHalf ? "fp16" : "bf16"; }
 
-precision::LossScalerOptions scaler_options(const Config::Float16& fp16) {
+// fp16 weights by their section; fp16 autocast by the rule of torch's GradScaler, which knows no hysteresis.
+precision::LossScalerOptions scaler_options(const Config& config) {
   precision::LossScalerOptions options;
+  const auto& fp16 = config.fp16;
+  if (!fp16.enabled) {
+    options.window = 2000;
+    options.hysteresis = 1;
+    return options;
+  }
   options.dynamic = fp16.loss_scale == 0;
   options.initial = options.dynamic ? std::ldexp(1.0, fp16.initial_scale_power) : fp16.loss_scale;
   options.window = fp16.loss_scale_window;
@@ -72,7 +79,8 @@ EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& optio
   make_units(tensors, group_of);
   adopt_buffers(tensors);
   make_optimizer();
-  if (config_.fp16.enabled) scaler_.emplace(scaler_options(config_.fp16));
+  const bool half_autocast = config_.torch_autocast.enabled && config_.torch_autocast.dtype == DataType::kFloat16;
+  if (config_.fp16.enabled || half_autocast) scaler_.emplace(scaler_options(config_));
   schedule_ = schedule::make_schedule(config_.scheduler.type, config_.scheduler.params_json, rates_);
   make_gradient_flow();
   if (communicator_->rank() == 0) {
@@ -232,9 +240,11 @@ void EngineImpl::make_optimizer() {
 }
 
 void EngineImpl::make_gradient_flow() {
+  gradients_.reset();  // its hooks make room for new ones
+  gradient_options_ = {};
   zero::GradientOptions& options = gradient_options_;
   options.policy = policy_;
-  const bool accumulates = config_.gradient_accumulation_steps > 1;
+  const bool accumulates = config_.gradient_accumulation_steps > 1 || by_hand_;
   options.buffer_type = config_.grad_accum_dtype ? scalar_type(*config_.grad_accum_dtype) : accumulates ? at::kFloat : working_type_;
   options.wire_type = config_.communication_data_type ? scalar_type(*config_.communication_data_type) : options.buffer_type;
   options.overlap = config_.zero.overlap_comm.value_or(true);
@@ -310,15 +320,17 @@ MemoryPlan EngineImpl::memory_plan() const {
 
 std::string EngineImpl::describe() const {
   const MemoryPlan plan = memory_plan();
-  return base::str("ZeRO stage ", config_.zero.stage, ", ", precision_name(working_type_), ", ", communicator_->size(),
-                   communicator_->size() == 1 ? " rank (" : " ranks (", communicator_->backend(), "), ",
-                   base::human_count(static_cast<double>(plan.parameters)), " parameters (",
-                   base::human_count(static_cast<double>(plan.trainable)), " trained) in ", plan.units, " units on ", device_.str(),
-                   "; per rank: parameters ", base::human_bytes(static_cast<double>(plan.parameter_bytes)),
-                   parameters_ ? " (its part of one copy for all ranks)" : "", ", gathered at most ",
-                   base::human_bytes(static_cast<double>(plan.gathered_bytes)), ", gradients at most ",
-                   base::human_bytes(static_cast<double>(plan.gradient_bytes)), ", optimizer ",
-                   base::human_bytes(static_cast<double>(plan.optimizer_bytes)));
+  return base::str(
+      "ZeRO stage ", config_.zero.stage, ", ", precision_name(working_type_),
+      config_.torch_autocast.enabled ? base::str(" with autocast in ", config_.torch_autocast.dtype == DataType::kFloat16 ? "fp16" : "bf16")
+                                     : std::string(),
+      ", ", communicator_->size(), communicator_->size() == 1 ? " rank (" : " ranks (", communicator_->backend(), "), ",
+      base::human_count(static_cast<double>(plan.parameters)), " parameters (", base::human_count(static_cast<double>(plan.trainable)),
+      " trained) in ", plan.units, " units on ", device_.str(), "; per rank: parameters ",
+      base::human_bytes(static_cast<double>(plan.parameter_bytes)), parameters_ ? " (its part of one copy for all ranks)" : "",
+      ", gathered at most ", base::human_bytes(static_cast<double>(plan.gathered_bytes)), ", gradients at most ",
+      base::human_bytes(static_cast<double>(plan.gradient_bytes)), ", optimizer ",
+      base::human_bytes(static_cast<double>(plan.optimizer_bytes)));
 }
 
 }  // namespace deepspeed::engine

@@ -1,12 +1,14 @@
 // What an Engine is made of: it composes the rooms below and knows no model.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/trace.h"
@@ -30,6 +32,10 @@ struct Progress {
   int64_t optimizer_steps = 0;  // updates applied; Adam's t
 };
 
+// What of a parameter the safe accessors reach, and how much of it.
+enum class Quantity { kParameter, kGradient, kState };
+enum class Extent { kFull, kLocal };
+
 class EngineImpl {
  public:
   EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& options, Config config, std::shared_ptr<Communicator> communicator);
@@ -38,10 +44,30 @@ class EngineImpl {
   // Switches interception on for the calling thread until the engine ends (on that thread).
   void activate();
 
-  at::Tensor backward(const at::Tensor& loss);
+  at::Tensor backward(const at::Tensor& loss, bool scale_wrt_gas);
   void step();
   void zero_grad();
-  bool at_boundary() const { return (progress_.micro_steps + 1) % config_.gradient_accumulation_steps == 0; }
+  bool at_boundary() const { return boundary_set_.value_or((steps_since_boundary_ + 1) % config_.gradient_accumulation_steps == 0); }
+
+  // The caller's hand in accumulation (accumulation.cpp).
+  std::shared_ptr<void> no_sync();
+  void set_boundary(bool is_boundary);
+  void set_train_batch_size(int64_t size);
+  void set_train_micro_batch_size(int64_t size);
+
+  // Parameters may be without data until an operator touches them.
+  bool gathers_on_touch() const { return residency_ != nullptr; }
+
+  // A scope begins and ends, on any thread.
+  void enter_scope() {
+    ++open_scopes_;
+    scope_used_ = true;
+  }
+  void leave_scope() { --open_scopes_; }
+
+  // The safe accessors (parameter_access.cpp); `state` is looked at with kState only.
+  at::Tensor read(const at::Tensor& parameter, Quantity quantity, const std::string& state, Extent extent);
+  void write(const at::Tensor& parameter, Quantity quantity, const std::string& state, Extent extent, const at::Tensor& value);
 
   // How train() and eval() reach the module.
   void on_training_mode(std::function<void(bool)> call) { set_mode_ = std::move(call); }
@@ -76,6 +102,7 @@ class EngineImpl {
   double loss_scale() const { return scaler_ ? scaler_->scale() : 1.0; }
   std::optional<precision::LossScaler>& scaler() { return scaler_; }
   bool step_applied() const { return step_applied_; }
+  int64_t consecutive_skips() const { return consecutive_skips_; }
   const zero::ResidencyStatistics* residency_statistics() const { return residency_ ? &residency_->statistics() : nullptr; }
   // Loads set these so that a schedule-less run keeps its rates.
   std::vector<schedule::GroupRates>& mutable_rates() { return rates_; }
@@ -85,6 +112,19 @@ class EngineImpl {
     double eps, weight_decay;
   };
 
+  // Where a parameter lies.
+  struct Place {
+    zero::Unit* unit = nullptr;
+    size_t slot = 0;
+    std::optional<size_t> trained;  // position in trained_; empty: frozen
+  };
+  // A flat tensor that holds a quantity of a unit: [shard] when cut, else [padded].
+  struct Held {
+    at::Tensor tensor;
+    bool cut = false;
+    double factor = 1.0;  // times this it is what the caller means
+  };
+
   void make_groups(const EngineOptions& options, const tensor::ModuleTensors& tensors, std::vector<int>* group_of);
   void make_units(const tensor::ModuleTensors& tensors, const std::vector<int>& group_of);
   void adopt_buffers(const tensor::ModuleTensors& tensors);
@@ -92,6 +132,17 @@ class EngineImpl {
   void make_gradient_flow();
   void optimizer_step();
   void skip_step();
+  void limit_skips();
+  void begin_accumulation();
+  void expect_between_boundaries(const char* call) const;
+  void accumulate_by_hand();
+  // From a summed gradient to the mean over ranks, without the loss scale.
+  double gradient_factor() const;
+  const std::unordered_map<const c10::TensorImpl*, Place>& places();
+  Place place_of(const at::Tensor& parameter, const char* call);
+  Held held(const Place& place, Quantity quantity, const std::string& state, const std::string& call);
+  tensor::Range own_range(const Place& place, bool cut) const;
+  void write_parameter(const Place& place, Extent extent, const at::Tensor& value);
   optim::RunUpdate run_update(size_t trained, double grad_scale) const;
   void print_progress();
   void publish_parameters();
@@ -118,9 +169,19 @@ class EngineImpl {
   std::unique_ptr<zero::Residency> residency_;   // stage 3 only
   zero::GradientOptions gradient_options_;
   std::unique_ptr<zero::GradientFlow> gradients_;
+  std::unordered_map<const c10::TensorImpl*, Place> places_;  // filled when first asked for
   std::function<void(bool)> set_mode_;
   bool backward_done_ = false;
-  bool boundary_pass_ = false;
+  bool boundary_pass_ = false;  // the last backward() was the last of its step
+  bool unsynced_pass_ = false;  // it was inside no_sync()
+  // Accumulation.
+  std::optional<bool> boundary_set_;   // by the caller; empty: every gradient_accumulation_steps
+  int64_t steps_since_boundary_ = 0;   // calls of step()
+  int64_t passes_since_boundary_ = 0;  // calls of backward()
+  int no_sync_depth_ = 0;
+  bool by_hand_ = false;  // the caller has used no_sync() or set a boundary
+  std::atomic<int> open_scopes_ = 0;
+  std::atomic<bool> scope_used_ = false;  // since the last backward()
 
   // wall_clock_breakdown: milliseconds since the last line. What passes outside backward() and step() is the model's forward and its data.
   struct Clock {
@@ -137,6 +198,7 @@ class EngineImpl {
   Progress progress_;
   std::optional<double> grad_norm_;
   bool step_applied_ = false;
+  int64_t consecutive_skips_ = 0;
 };
 
 }  // namespace deepspeed::engine

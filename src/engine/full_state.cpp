@@ -2,8 +2,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
-#include <unordered_map>
-
 #include "accel/pool.h"
 #include "base/check.h"
 #include "base/log.h"
@@ -58,8 +56,7 @@ void EngineImpl::publish_loaded_state() {
     }
   }
   if (parameters_) communicator_->barrier("loaded values");
-  gradients_->clear();
-  backward_done_ = false;
+  zero_grad();
 }
 
 std::map<std::string, at::Tensor> EngineImpl::full_parameters(bool everywhere) {
@@ -101,19 +98,8 @@ std::shared_ptr<void> EngineImpl::gathered_parameters(const std::vector<at::Tens
     throw Error(ErrorCode::kUsage, "engine",
                 base::str("gathered_parameters: got modifier_rank ", *modifier_rank, ", allowed 0 to ", communicator_->size() - 1));
   }
-  std::unordered_map<const c10::TensorImpl*, zero::Unit*> owner;
-  for (const auto& unit : units_) {
-    for (const auto& parameter : unit->parameters()) owner[parameter.unsafeGetTensorImpl()] = unit.get();
-  }
   std::vector<bool> chosen(units_.size(), false);
-  for (const auto& tensor : tensors) {
-    const auto found = owner.find(tensor.unsafeGetTensorImpl());
-    if (found == owner.end()) {
-      throw Error(ErrorCode::kUsage, "engine",
-                  "gathered_parameters: got a tensor that is no parameter of this engine, allowed its parameters");
-    }
-    chosen[static_cast<size_t>(found->second->id())] = true;
-  }
+  for (const auto& tensor : tensors) chosen[static_cast<size_t>(place_of(tensor, "gathered_parameters").unit->id())] = true;
   auto result = std::make_shared<GatheredUnits>();
   for (const auto& unit : units_) {
     if (!chosen[static_cast<size_t>(unit->id())]) continue;

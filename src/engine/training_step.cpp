@@ -10,11 +10,12 @@
 #include "base/trace.h"
 #include "comm/agreement.h"
 #include "deepspeed/error.h"
+#include "engine/autocast_off.h"
 #include "engine/engine_impl.h"
 #include "zero/interception.h"
 
 namespace deepspeed::engine {
-at::Tensor EngineImpl::backward(const at::Tensor& loss) {
+at::Tensor EngineImpl::backward(const at::Tensor& loss, bool scale_wrt_gas) {
   if (!loss.defined() || loss.numel() != 1) {
     throw Error(ErrorCode::kUsage, "engine",
                 base::str("backward: got a loss of ", loss.defined() ? loss.numel() : 0, " elements, allowed a scalar (rank ",
@@ -25,20 +26,28 @@ at::Tensor EngineImpl::backward(const at::Tensor& loss) {
         ErrorCode::kUsage, "engine",
         "backward: got a loss that depends on no trained parameter, allowed one that does (was it made under no_grad or detached?)");
   }
-  if (backward_done_) {
+  if (backward_done_ && (boundary_pass_ || !(unsynced_pass_ || boundary_set_))) {
     throw Error(ErrorCode::kUsage, "engine",
-                "backward: got a second call before step(), allowed one backward() and one step() per micro batch");
+                "backward: got a second call before step(), allowed one backward() and one step() per micro batch (or several before the "
+                "boundary, with no_sync() or set_gradient_accumulation_boundary(false))");
+  }
+  if (config_.torch_autocast.enabled && !scope_used_.exchange(false) && open_scopes_ == 0) {
+    throw Error(ErrorCode::kUsage, "engine",
+                "backward: got a loss from outside engine->forward() and engine->scope(), allowed from inside with torch_autocast: the "
+                "model's call would not be autocast");
   }
   clock_.lap(&clock_.forward);
   trace::record_since(mark_, trace::Kind::kForward, "forward and data");
   trace::Span span(trace::Kind::kBackward, "backward");
   const bool before = zero::set_interception(residency_ != nullptr);
-  boundary_pass_ = at_boundary();
+  const AutocastOff no_autocast(device_.type());
+  unsynced_pass_ = no_sync_depth_ > 0;
+  boundary_pass_ = !unsynced_pass_ && at_boundary();
   gradients_->begin(boundary_pass_);
   if (residency_) residency_->begin_backward();
   at::Tensor shared = loss;
   try {
-    if (config_.gradient_accumulation_steps > 1)
+    if (scale_wrt_gas && config_.gradient_accumulation_steps > 1)
       shared = at::div(loss, at::Scalar(static_cast<double>(config_.gradient_accumulation_steps)));
     // In fp32, so that a loss in fp16 does not overflow on its own.
     if (scaler_) {
@@ -49,6 +58,7 @@ at::Tensor EngineImpl::backward(const at::Tensor& loss) {
     gradients_->end();
   } catch (...) {
     gradients_->abandon();
+    begin_accumulation();
     if (residency_) residency_->end_backward();
     zero::set_interception(before);
     throw;
@@ -56,25 +66,33 @@ at::Tensor EngineImpl::backward(const at::Tensor& loss) {
   if (residency_) residency_->end_backward();
   zero::set_interception(before);
   backward_done_ = true;
+  ++passes_since_boundary_;
   clock_.lap(&clock_.backward);
   return shared.detach();
 }
 
 void EngineImpl::step() {
+  if (no_sync_depth_ > 0)
+    throw Error(ErrorCode::kUsage, "engine", "step: got a call inside no_sync(), allowed after it: gradients are still of this rank alone");
   if (!backward_done_)
     throw Error(ErrorCode::kUsage, "engine", "step: got a call without a backward() before it, allowed one per backward()");
   at::NoGradGuard no_grad;
   zero::InterceptionOff off;
+  const AutocastOff no_autocast(device_.type());
   backward_done_ = false;
   step_applied_ = false;
   clock_.lap(&clock_.forward);
   const bool boundary = at_boundary();
+  ++steps_since_boundary_;
+  ++progress_.micro_steps;
   if (boundary) {
     trace::Span span(trace::Kind::kOptimizer, "step");
+    // The last backward() did not know that it was the last.
+    if (!boundary_pass_) gradients_->flush();
     optimizer_step();
+    forget_autocast_copies();
   }
   mark_ = trace::mark();
-  ++progress_.micro_steps;
   clock_.lap(&clock_.step);
   if (boundary) print_progress();
 }
@@ -100,7 +118,18 @@ void EngineImpl::print_progress() {
 
 void EngineImpl::zero_grad() {
   gradients_->clear();
-  backward_done_ = false;
+  begin_accumulation();
+}
+
+// Nothing is accumulated, and the next micro batch is the first.
+void EngineImpl::begin_accumulation() {
+  backward_done_ = boundary_pass_ = unsynced_pass_ = false;
+  steps_since_boundary_ = passes_since_boundary_ = 0;
+}
+
+double EngineImpl::gradient_factor() const {
+  // The scale changes only at the end of a step, so this is the one that its losses were multiplied with.
+  return (config_.prescale_gradients ? 1.0 : config_.gradient_predivide_factor / communicator_->size()) / loss_scale();
 }
 
 void EngineImpl::optimizer_step() {
@@ -115,16 +144,17 @@ void EngineImpl::optimizer_step() {
   const uint64_t calls = communicator_->call_hash() ^ (gathers_ == communicator_ ? 0 : gathers_->call_hash() * 0x9E3779B97F4A7C15ull);
   const comm::NormAgreement agreed = comm::agree_on_norm(*communicator_, sum, finite, calls, probe_);
 
-  const double ranks = communicator_->size();
-  // The scale changes only at the end of a step, so this is the one that its losses were multiplied with.
-  const double scale_after = (config_.prescale_gradients ? 1.0 : config_.gradient_predivide_factor / ranks) / loss_scale();
+  const double scale_after = gradient_factor();
   const double norm = std::sqrt(agreed.square_sum) * scale_after;
   ++progress_.global_steps;
-  progress_.global_samples += config_.train_batch_size;
+  // Of what was seen, which an accumulation that the caller ends early or late makes differ from train_batch_size.
+  progress_.global_samples += passes_since_boundary_ * config_.train_micro_batch_size_per_gpu * config_.data_parallel_size;
+  begin_accumulation();
   if (!agreed.finite || !std::isfinite(norm)) {
     skip_step();
     return;
   }
+  consecutive_skips_ = 0;
   grad_norm_ = norm;
   double grad_scale = scale_after;
   if (config_.gradient_clipping > 0) grad_scale /= std::max(1.0, (norm + 1e-6) / config_.gradient_clipping);
@@ -149,6 +179,7 @@ void EngineImpl::optimizer_step() {
 // One non-finite value would stay in the moments and weights for good.
 void EngineImpl::skip_step() {
   ++progress_.skipped_steps;
+  ++consecutive_skips_;
   grad_norm_.reset();
   gradients_->clear();
   const double attempted = loss_scale();
@@ -160,6 +191,17 @@ void EngineImpl::skip_step() {
   }
   base::log_warning("step ", progress_.global_steps, ": gradients are not finite, skipped on all ranks (", progress_.skipped_steps,
                     " skipped so far)", scaling);
+  limit_skips();
+}
+
+void EngineImpl::limit_skips() {
+  constexpr int64_t kDefaultLimit = 100;
+  const int64_t limit = config_.max_consecutive_skipped_steps.value_or(scaler_ ? 0 : kDefaultLimit);
+  if (limit == 0 || consecutive_skips_ < limit) return;
+  throw Error(
+      ErrorCode::kNumerics, "engine",
+      base::str("step ", progress_.global_steps, ": got gradients that are not finite in ", consecutive_skips_, " steps in a row, allowed ",
+                limit - 1, " (max_consecutive_skipped_steps ", limit, "; 0 allows any number); weights are those of the last good step"));
 }
 
 optim::RunUpdate EngineImpl::run_update(size_t trained, double grad_scale) const {

@@ -102,27 +102,14 @@ void GradientFlow::arrived(size_t unit, size_t parameter, const at::Tensor& grad
   InterceptionOff off;
   if (state.started && state.pending) finish_reduction(state);
   if (!state.buffer.defined()) make_buffer(state);
-  const bool first = !state.has[parameter];
-  const bool scaled = options_.scale_before != 1.0;
-  if (gradient.layout() != at::kStrided) {
-    throw Error(ErrorCode::kNotBuilt, "engine", base::str("sparse gradients: got one for parameter ", slot.name, ", allowed dense only"));
-  }
-  const bool plain = gradient.is_cpu() && gradient.scalar_type() == options_.buffer_type && gradient.is_contiguous();
-  const auto width = static_cast<int64_t>(gradient.element_size());
-  // Small ones without torch's dispatch; large ones by torch, on all threads of the rank.
-  if (plain && first && !scaled && slot.elements * width <= kPlainCopyBytes) {
-    if (slot.elements > 0) {
-      std::memcpy(static_cast<std::byte*>(state.buffer.mutable_data_ptr()) + slot.offset * width, gradient.const_data_ptr(),
-                  static_cast<size_t>(slot.elements * width));
-    }
+  if (gradient.layout() == at::kStrided) {
+    take_dense(state, parameter, gradient);
+  } else if (gradient.layout() == at::kSparse && gradient.sparse_dim() == 1) {
+    take_rows(state, parameter, gradient);
   } else {
-    auto view = state.buffer.narrow(0, slot.offset, slot.elements).view(slot.shape);
-    if (first) {
-      view.copy_(gradient);
-      if (scaled) view.mul_(options_.scale_before);
-    } else {
-      view.add_(gradient, options_.scale_before);
-    }
+    throw Error(ErrorCode::kNotBuilt, "engine",
+                base::str("backward: got a gradient of layout ", gradient.layout(),
+                          ", allowed dense ones and sparse rows as nn::Embedding ", "gives them (parameter ", slot.name, ")"));
   }
   state.has[parameter] = true;
   if (!state.arrived[parameter]) {
@@ -132,6 +119,38 @@ void GradientFlow::arrived(size_t unit, size_t parameter, const at::Tensor& grad
       advance();
     }
   }
+}
+
+void GradientFlow::take_dense(UnitState& state, size_t parameter, const at::Tensor& gradient) {
+  const auto& slot = state.unit->layout().slots()[parameter];
+  const bool first = !state.has[parameter];
+  const bool scaled = options_.scale_before != 1.0;
+  const bool plain = gradient.is_cpu() && gradient.scalar_type() == options_.buffer_type && gradient.is_contiguous();
+  const auto width = static_cast<int64_t>(gradient.element_size());
+  // Small ones without torch's dispatch; large ones by torch, on all threads of the rank.
+  if (plain && first && !scaled && slot.elements * width <= kPlainCopyBytes) {
+    if (slot.elements > 0) {
+      std::memcpy(static_cast<std::byte*>(state.buffer.mutable_data_ptr()) + slot.offset * width, gradient.const_data_ptr(),
+                  static_cast<size_t>(slot.elements * width));
+    }
+    return;
+  }
+  auto view = state.buffer.narrow(0, slot.offset, slot.elements).view(slot.shape);
+  if (first) {
+    view.copy_(gradient);
+    if (scaled) view.mul_(options_.scale_before);
+  } else {
+    view.add_(gradient, options_.scale_before);
+  }
+}
+
+// Rows of a table, each perhaps several times. They are summed before they meet the buffer, as a dense gradient's are.
+void GradientFlow::take_rows(UnitState& state, size_t parameter, const at::Tensor& gradient) {
+  const auto& slot = state.unit->layout().slots()[parameter];
+  auto view = state.buffer.narrow(0, slot.offset, slot.elements).view(slot.shape);
+  if (!state.has[parameter]) view.zero_();
+  const auto summed = gradient.coalesce();
+  view.index_add_(0, summed.indices().select(0, 0), summed.values().to(options_.buffer_type), options_.scale_before);
 }
 
 void GradientFlow::advance() {
@@ -202,6 +221,14 @@ void GradientFlow::abandon() {
   clear();
 }
 
+void GradientFlow::flush() {
+  // Sharded gradients are reduced in every pass.
+  if (options_.policy.shard_gradients) return;
+  begin(/*boundary=*/true);
+  for (const auto& state : states_) state->missing = 0;
+  end();
+}
+
 void GradientFlow::start_reduction(UnitState& state) {
   const auto elements = state.unit->elements();
   const auto device = state.unit->device();
@@ -258,6 +285,13 @@ void GradientFlow::finish_reduction(UnitState& state) {
   state.buffer.reset();
   state.has.assign(state.has.size(), false);
 }
+
+bool GradientFlow::reduced(size_t unit) const {
+  const UnitState& state = *states_[unit];
+  return !active_ && (state.shard.defined() || state.whole.defined());
+}
+
+void GradientFlow::changed(size_t unit) { states_[unit]->has_squares = false; }
 
 at::Tensor GradientFlow::shard_gradient(size_t unit) const {
   const UnitState& state = *states_[unit];

@@ -52,11 +52,17 @@ class GradientFlow {
   void end();
   // After an error inside backward: forgets this pass.
   void abandon();
+  // The passes so far are the step's, although none of them was begun as the boundary: reduces what has not been reduced.
+  void flush();
 
   // After end() of the boundary: the sum over ranks and micro batches of unit number i, fp32, this rank's shard, or the whole buffer when
   // optimizer state is not sharded. Valid until clear().
   at::Tensor shard_gradient(size_t unit) const;
   at::Tensor whole_gradient(size_t unit) const;
+  // Whether there is such a sum; where gradients are sharded, after every end().
+  bool reduced(size_t unit) const;
+  // The caller has written to that sum.
+  void changed(size_t unit);
   // Of shard_gradient(unit), in double; not finite when an element is not. Usually taken while the sum was in the cache.
   double square_sum(size_t unit) const;
 
@@ -68,6 +74,8 @@ class GradientFlow {
   class Hook;
 
   void arrived(size_t unit, size_t parameter, const at::Tensor& gradient);
+  void take_dense(UnitState& state, size_t parameter, const at::Tensor& gradient);
+  void take_rows(UnitState& state, size_t parameter, const at::Tensor& gradient);
   void make_buffer(UnitState& state);
   void advance();
   void reduce_latecomers();

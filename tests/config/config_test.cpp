@@ -212,7 +212,6 @@ TEST(Config, FeaturesThatAreNotBuiltAreNamed) {
       {R"("activation_checkpointing": {"cpu_checkpointing": true})", "activation_checkpointing.cpu_checkpointing",
        "activation checkpointing"},
       {R"("tensor_parallel": {"autotp_size": 2})", "tensor_parallel.autotp_size", "tensor parallelism"},
-      {R"("sparse_gradients": true)", "sparse_gradients", "sparse gradients"},
       {R"("csv_monitor": {"enabled": true})", "csv_monitor.enabled", "CSV monitor"},
       {R"("datastates_ckpt": {})", "datastates_ckpt", "asynchronous checkpoints"},
   };

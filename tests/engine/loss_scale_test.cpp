@@ -35,7 +35,7 @@ void step(Run& run, float x) {
   run.engine->step();
 }
 
-TEST(LossScale, UpdatesAreThoseOfTheUnscaledGradient) {
+TEST(LossScale, A07A08UpdatesAreThoseOfTheUnscaledGradient) {
   for (int stage = 0; stage <= 3; ++stage) {
     run_ranks_as_threads(2, [&](std::shared_ptr<Communicator> communicator) {
       for (const char* fp16 :
@@ -55,7 +55,7 @@ TEST(LossScale, UpdatesAreThoseOfTheUnscaledGradient) {
 }
 
 // Known faults A07, A09, A10: skipped steps move nothing and say so.
-TEST(LossScale, OverflowOnOneRankSkipsTheStepOnAllAndHoldsTheSchedule) {
+TEST(LossScale, A09A10OverflowOnOneRankSkipsTheStepOnAllAndHoldsTheSchedule) {
   for (int stage = 0; stage <= 3; ++stage) {
     run_ranks_as_threads(2, [&](std::shared_ptr<Communicator> communicator) {
       auto run = make(communicator, R"(, "initial_scale_power": 4, "hysteresis": 1)", stage, kScheduler);

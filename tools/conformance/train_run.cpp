@@ -28,7 +28,7 @@ RankLog train_rank(CausalLM& model, Engine& engine, const at::Tensor& tokens, in
     const int64_t skipped = engine.skipped_steps();
     for (int64_t micro = 0; micro < accumulation; ++micro) {
       const auto ids = tokens[step * accumulation + micro][rank].contiguous();
-      auto loss = model.loss(ids);
+      auto loss = engine.forward([&] { return model.loss(ids); });
       losses.push_back(loss.item().toDouble());
       engine.backward(loss);
       engine.step();

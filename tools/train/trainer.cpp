@@ -159,7 +159,7 @@ void Trainer::one_step(int64_t step) {
   const auto device = engine_->device_probe().device();
   for (int64_t micro = 0; micro < config.gradient_accumulation_steps; ++micro) {
     const auto ids = data_->next().to(device);
-    auto loss = model_->loss(ids);
+    auto loss = engine_->forward([&] { return model_->loss(ids); });
     loss_sum += loss.item().toDouble();
     engine_->backward(loss);
     loss.reset();
@@ -187,7 +187,10 @@ void Trainer::evaluate(int64_t step) {
   double sum = 0;
   const int64_t batches = std::min(options_.eval_batches, std::max<int64_t>(held_out_->batches(), 1));
   const auto device = engine_->device_probe().device();
-  for (int64_t i = 0; i < batches; ++i) sum += model_->loss(held_out_->next().to(device)).item().toDouble();
+  for (int64_t i = 0; i < batches; ++i) {
+    const auto ids = held_out_->next().to(device);
+    sum += engine_->forward([&] { return model_->loss(ids); }).item().toDouble();
+  }
   engine_->train();
   const double mean = totals(sum / static_cast<double>(batches) * static_cast<double>(engine_->config().gradient_accumulation_steps)).loss;
   if (!leads()) return;
