@@ -27,9 +27,10 @@ std::string own_name(const std::string& state, const std::string& optimizer) {
   return state;
 }
 
-tensor::Range overlap(tensor::Range a, tensor::Range b) {
-  const tensor::Range range{std::max(a.begin, b.begin), std::min(a.end, b.end)};
-  return range.begin < range.end ? range : tensor::Range{a.begin, a.begin};
+// The elements of a parameter that lie in a shard; where there are none, the shard's beginning.
+tensor::Range overlap(tensor::Range parameter, tensor::Range shard) {
+  const tensor::Range range{std::max(parameter.begin, shard.begin), std::min(parameter.end, shard.end)};
+  return range.begin < range.end ? range : tensor::Range{shard.begin, shard.begin};
 }
 
 tensor::Range range_of(const tensor::Slot& slot) { return {slot.offset, slot.offset + slot.elements}; }
@@ -148,13 +149,14 @@ void EngineImpl::write(const at::Tensor& parameter, Quantity quantity, const std
     write_parameter(place, extent, value);
     return;
   }
+  if (quantity == Quantity::kGradient) gradients_->changed(*place.trained);
+  if (range.size() == 0) return;
   const auto flat = value.detach().to(target.tensor.device(), at::kFloat).reshape({-1});
   const auto part = extent == Extent::kFull ? flat.narrow(0, range.begin - slot.offset, range.size()) : flat;
   const int64_t first = target.cut ? place.unit->layout().shard(communicator_->rank()).begin : 0;
   const auto own = target.tensor.narrow(0, range.begin - first, range.size());
   own.copy_(part);
   if (target.factor != 1.0) own.div_(target.factor);
-  if (quantity == Quantity::kGradient) gradients_->changed(*place.trained);
 }
 
 // Masters and working copies, wherever they lie: on this rank, on its peers, in memory of all.

@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(All, Overlap, ::testing::Values(0, 1, 2, 3));
 
 TEST_P(Overlap, OverlapIsBitEqualToNoOverlapOverManyRandomSteps) {
   for (const bool share_memory : {true, false}) {
-    const RunSettings base{.stage = GetParam(), .steps = 300, .share_memory = share_memory};
+    const RunSettings base{.stage = GetParam(), .steps = 100, .share_memory = share_memory};
     const auto with = [&](bool overlap, Results results, const char* backend = "auto") {
       RunSettings settings = base;
       settings.overlap = overlap;
