@@ -331,8 +331,9 @@ TEST(KnownFaults, A48A49GatheredParametersKeepWritesAndAreFreed) {
 TEST(KnownFaults, A103TimersMayBeOnOrOffInFp16) {
   for (const char* scale : {"0", "8"}) {
     for (const char* timers : {"true", "false"}) {
-      auto run = one_weight(
-          nullptr, 0, 1, R"(, "fp16": {"enabled": true, "initial_scale_power": 4, "loss_scale": )" + std::string(scale) + R"(}, "wall_clock_breakdown": )" + timers);
+      auto run = one_weight(nullptr, 0, 1,
+                            R"(, "fp16": {"enabled": true, "initial_scale_power": 4, "loss_scale": )" + std::string(scale) +
+                                R"(}, "wall_clock_breakdown": )" + timers);
       run.backward(1);
       run.engine->step();
       EXPECT_TRUE(torch::equal(run.weight(), torch::full({3}, -1.0)));
