@@ -280,14 +280,17 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
 }
 
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
-  if (fusable(x)) return Rotate::apply(x, cos, sin, 1.0);
+  // Under autocast x has another type than the stream that the table was made for.
+  if (fusable(x)) return Rotate::apply(x, cos.to(x.scalar_type()), sin.to(x.scalar_type()), 1.0);
   const int64_t half = x.size(3) / 2;
   const Tensor c = cos.unsqueeze(1), s = sin.unsqueeze(1);
   const Tensor a = x.narrow(3, 0, half), b = x.narrow(3, half, half);
   return at::cat({a * c - b * s, b * c + a * s}, 3);
 }
 
-Tensor swiglu(const Tensor& gate, const Tensor& up) { return fusable(gate) ? SwiGlu::apply(gate, up) : at::silu(gate) * up; }
+Tensor swiglu(const Tensor& gate, const Tensor& up) {
+  return fusable(gate) && gate.scalar_type() == up.scalar_type() ? SwiGlu::apply(gate, up) : at::silu(gate) * up;
+}
 
 Tensor mean_cross_entropy(Tensor logits, const Tensor& labels) {
   if (fusable(logits) && logits.is_contiguous() && logits.size(0) > 0) return CrossEntropy::apply(logits, labels.contiguous());

@@ -69,7 +69,8 @@ at::Tensor attend(const at::Tensor& q, at::Tensor k, at::Tensor v, const Attenti
     k = kept.keys.narrow(1, 0, cache->length + seq);
     v = kept.values.narrow(1, 0, cache->length + seq);
   }
-  if (causal && options.dropout == 0.0 && causal_attention_pays(q)) {
+  const bool one_type = k.scalar_type() == q.scalar_type() && v.scalar_type() == q.scalar_type();
+  if (causal && options.dropout == 0.0 && one_type && causal_attention_pays(q)) {
     return causal_attention(q, k, v, options.scale).view({batch, seq, q.size(2) * q.size(3)});
   }
   const bool grouped = k.size(2) != q.size(2);

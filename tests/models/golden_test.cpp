@@ -1,5 +1,6 @@
 // Every reference model: logits and loss as the reference computed them.
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 
@@ -54,6 +55,29 @@ TEST_P(Golden, ParametersHaveTheNamesOfTheFile) {
   std::vector<std::string> stored;
   for (const auto& [name, tensor] : load_safetensors(directory_ + "/model.safetensors")) stored.push_back(name);
   EXPECT_EQ(names, stored);
+}
+
+// Operators of the models meet two types in one call there.
+TEST_P(Golden, AutocastStaysCloseToTheReference) {
+  const auto ids = expected_.at("input_ids");
+  at::autocast::increment_nesting();
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  const at::Tensor loss = model_->loss(ids);
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::decrement_nesting();
+  at::autocast::clear_cache();
+  EXPECT_NEAR(loss.item<double>(), facts_["loss"].get<double>(), 0.02);
+  loss.backward();
+  std::vector<at::Tensor> lowered;
+  for (const auto& p : model_->parameters()) lowered.push_back(p.grad().clone());
+  model_->zero_grad();
+  model_->loss(ids).backward();
+  size_t i = 0;
+  for (const auto& item : model_->named_parameters()) {
+    const auto& exact = item.value().grad();
+    EXPECT_LE((lowered[i++] - exact).norm().item<double>(), 0.1 * exact.norm().item<double>() + 1e-3) << item.key();
+  }
 }
 
 TEST_P(Golden, TheLossIsThatOfTheLogits) {
