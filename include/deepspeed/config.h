@@ -36,23 +36,26 @@ struct Config {
   std::optional<int64_t> max_consecutive_skipped_steps;
 
   struct Optimizer {
-    std::string type;  // "SGD", else lower case: adam, adamw, lamb, lion, adagrad; empty: the config names none
+    std::string type;  // "SGD", else lower case: adam, adamw, lamb, lion, adagrad, muon; empty: the config names none
     // Defaults that depend on the type are resolved.
     double lr = 1e-3;
-    double beta1 = 0.9, beta2 = 0.999;  // Adam, AdamW, Lamb, Lion
+    double beta1 = 0.9, beta2 = 0.999;  // Adam, AdamW, Lamb, Lion, Adam part of Muon
     double eps = 1e-8;                  // all but Lion and SGD
     double weight_decay = 0.0;
     bool bias_correction = true;  // Adam, AdamW, Lamb
     bool adam_w_mode = true;      // decoupled decay. See docs/differences.md for what "Adam" with torch_adam means
     bool torch_adam = false;
-    double momentum = 0.0, dampening = 0.0;  // SGD
+    bool amsgrad = false;                    // Adam, AdamW
+    bool maximize = false;                   // climb instead of descend
+    double momentum = 0.0, dampening = 0.0;  // SGD; momentum of Muon
     bool nesterov = false;
     double lr_decay = 0.0, initial_accumulator_value = 0.0;  // Adagrad
     double min_coeff = 0.01, max_coeff = 10.0;               // Lamb: limits of the trust ratio
     bool eps_inside_sqrt = false;
+    double adam_lr = 3e-4;  // Muon: rate of what is no matrix; lr is that of matrices
 
-    // Adam-like: its parameter groups have betas.
-    bool has_betas() const { return type != "SGD" && type != "adagrad"; }
+    // Adam-like: its parameter groups have betas. Muon's have them where Adam is at work.
+    bool has_betas() const { return type != "SGD" && type != "adagrad" && type != "muon"; }
   } optimizer;
 
   struct Scheduler {

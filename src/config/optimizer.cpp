@@ -20,6 +20,7 @@ struct Built {
   double lr, eps;
   double beta1, beta2;
   std::string_view parameters;  // separated by spaces
+  double momentum = 0.0;
 };
 
 constexpr std::string_view kTorchSwitches = "maximize foreach fused capturable differentiable";
@@ -30,13 +31,14 @@ constexpr Built kBuilt[] = {
     {"Lamb", 1e-3, 1e-8, 0.9, 0.999, "betas eps bias_correction eps_inside_sqrt min_coeff max_coeff amsgrad"},
     {"Adagrad", 1e-2, 1e-10, 0.9, 0.999, "eps lr_decay initial_accumulator_value"},
     {"Lion", 1e-3, 1e-8, 0.9, 0.999, "betas"},
+    {"Muon", 0.02, 1e-10, 0.9, 0.95, "muon_lr adam_lr momentum betas eps ns_method", 0.95},
 };
 // Torch's name, exactly as written.
 constexpr Built kSgd = {"SGD", 1e-3, 1e-8, 0.9, 0.999, "momentum dampening nesterov"};
-constexpr std::string_view kAllowed = "Adam, AdamW, Lamb, Adagrad, Lion or SGD";
+constexpr std::string_view kAllowed = "Adam, AdamW, Lamb, Adagrad, Lion, Muon or SGD";
 
 // DeepSpeed's own names, in any case.
-constexpr std::string_view kDeepSpeed[] = {"OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Muon", "MuAdam", "MuAdamW", "MuSGD"};
+constexpr std::string_view kDeepSpeed[] = {"OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD"};
 // torch.optim, exactly as written.
 constexpr std::string_view kTorch[] = {"Adadelta", "Adafactor", "Adamax",  "ASGD",  "LBFGS",
                                        "NAdam",    "RAdam",     "RMSprop", "Rprop", "SparseAdam"};
@@ -97,6 +99,18 @@ void check_combinations(Settings& settings, const Built& optimizer) {
   const auto number = [&](const char* name) { return settings.number(str("optimizer.params.", name)); };
   if (optimizer.name == "AdamW" && !settings.flag("optimizer.params.adam_w_mode")) {
     settings.notes.push_back("optimizer.params.adam_w_mode: false changes nothing here: AdamW always decouples weight decay");
+  }
+  const bool adam = optimizer.name == "Adam" || optimizer.name == "AdamW";
+  const bool torchs = (adam && settings.flag("optimizer.params.torch_adam")) || optimizer.name == "SGD" || optimizer.name == "Adagrad";
+  if (settings.flag("optimizer.params.amsgrad") && !(adam && torchs)) {
+    settings.refuse(Kind::kConflict, "optimizer.params.amsgrad",
+                    adam ? "got true, allowed together with torch_adam true (torch's rule; DeepSpeed's own Adam has none)"
+                         : str("got true, allowed for Adam and AdamW with torch_adam true, not ", optimizer.name));
+  }
+  if (settings.flag("optimizer.params.maximize") && !torchs) {
+    settings.refuse(
+        Kind::kConflict, "optimizer.params.maximize",
+        str("got true, allowed for torch's optimizers: SGD, Adagrad, and Adam or AdamW with torch_adam true, here ", optimizer.name));
   }
   if (optimizer.name == "SGD" && settings.flag("optimizer.params.nesterov") && (number("momentum") == 0 || number("dampening") != 0)) {
     settings.refuse(Kind::kConflict, "optimizer.params.nesterov", "got true, allowed with momentum above 0 and dampening 0 only");
@@ -164,7 +178,9 @@ Config::Optimizer make_optimizer(const Settings& settings) {
   optimizer.torch_adam = settings.flag(path("torch_adam"));
   optimizer.adam_w_mode = optimizer.type == "adamw" || settings.flag(path("adam_w_mode"));
   optimizer.weight_decay = settings.number(path("weight_decay"));
-  optimizer.momentum = settings.number(path("momentum"));
+  optimizer.amsgrad = settings.flag(path("amsgrad"));
+  optimizer.maximize = settings.flag(path("maximize"));
+  optimizer.momentum = settings.has(path("momentum")) ? settings.number(path("momentum")) : built->momentum;
   optimizer.dampening = settings.number(path("dampening"));
   optimizer.nesterov = settings.flag(path("nesterov"));
   optimizer.lr_decay = settings.number(path("lr_decay"));
@@ -172,6 +188,12 @@ Config::Optimizer make_optimizer(const Settings& settings) {
   optimizer.min_coeff = settings.number(path("min_coeff"));
   optimizer.max_coeff = settings.number(path("max_coeff"));
   optimizer.eps_inside_sqrt = settings.flag(path("eps_inside_sqrt"));
+  if (optimizer.type == "muon") {
+    if (settings.has(path("muon_lr"))) optimizer.lr = settings.number(path("muon_lr"));
+    for (const char* name : {"lr", "adam_lr"}) {
+      if (settings.has(path(name))) optimizer.adam_lr = settings.number(path(name));
+    }
+  }
   // torch's AdamW is the one class of the four that decays without being asked.
   constexpr double kTorchAdamWDecay = 0.01;
   if (optimizer.torch_adam && optimizer.adam_w_mode && !settings.has("optimizer.params.weight_decay"))

@@ -65,7 +65,7 @@ constexpr Key kRows[] = {
      "Stage 3: apply() gathers."},
     {"zero_optimization.log_trace_cache_warnings", kBool, "false", "", kNoEffect, "a changed order only costs time", "",
      "Stage 3: tell when the order of modules changed."},
-    {"zero_optimization.save_muon_momentum_buffer_in_memory", kBool, "false", "", kNotBuilt, "optimizer Muon", "0.19",
+    {"zero_optimization.save_muon_momentum_buffer_in_memory", kBool, "false", "", kNoEffect, "the momentum always stays there", "0.19",
      "Stage 3: Muon's momentum stays on the device."},
     {"zero_optimization.leaf_module", kSection, "", "", kBuilt, "", "", "Modules that are fetched as one."},
     {"zero_optimization.leaf_module.classes", kTextList,

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "optim/flat_muon.h"
 #include "optim/make_optimizer.h"
 #include "zero/interception.h"
 #include "zero/unit_planner.h"
@@ -115,7 +116,10 @@ void EngineImpl::make_groups(const EngineOptions& options, const tensor::ModuleT
       throw Error(ErrorCode::kUsage, "engine", base::str("parameter group: got the expression \"", group.match, "\", ", error.what()));
     }
   }
-  std::vector<int64_t> sizes(wanted.size(), 0);
+  // Muon cuts every group in two: matrices, and what its Adam updates.
+  const bool muon = config_.optimizer.type == "muon";
+  const size_t parts = muon ? 2 : 1;
+  std::vector<int64_t> sizes(wanted.size() * parts, 0);
   std::vector<int> first(tensors.parameters.size(), -1);
   for (size_t i = 0; i < tensors.parameters.size(); ++i) {
     const auto& parameter = tensors.parameters[i];
@@ -128,17 +132,26 @@ void EngineImpl::make_groups(const EngineOptions& options, const tensor::ModuleT
           ErrorCode::kUsage, "engine",
           base::str("parameter groups: got none that matches parameter ", parameter.name, ", allowed one for each trained parameter"));
     }
+    if (muon) first[i] = 2 * first[i] + (optim::takes_matrix_rule(parameter.name, parameter.tensor.sizes().vec()) ? 0 : 1);
     ++sizes[static_cast<size_t>(first[i])];
   }
   // Empty groups are dropped, so that rates and groups stay one list.
-  std::vector<int> renumbered(wanted.size(), -1);
-  for (size_t g = 0; g < wanted.size(); ++g) {
-    if (sizes[g] == 0) continue;
-    renumbered[g] = static_cast<int>(groups_.size());
+  std::vector<int> renumbered(sizes.size(), -1);
+  for (size_t part = 0; part < sizes.size(); ++part) {
+    const size_t g = part / parts;
+    const bool matrices = muon && part % parts == 0;
+    if (matrices && sizes[part] > 0 && sizes[part + 1] == 0 && (wanted[g].betas || wanted[g].eps)) {
+      throw Error(ErrorCode::kUsage, "engine",
+                  base::str("parameter group: got betas or eps (expression \"", wanted[g].match,
+                            "\"), allowed where Muon's Adam updates a parameter; all of this group are matrices"));
+    }
+    if (sizes[part] == 0) continue;
+    renumbered[part] = static_cast<int>(groups_.size());
     const auto& defaults = config_.optimizer;
-    groups_.push_back({wanted[g].eps.value_or(defaults.eps), wanted[g].weight_decay.value_or(defaults.weight_decay)});
-    rates_.push_back({wanted[g].lr.value_or(defaults.lr), {}});
-    if (defaults.has_betas()) {
+    groups_.push_back({wanted[g].eps.value_or(defaults.eps), wanted[g].weight_decay.value_or(defaults.weight_decay), matrices});
+    rates_.push_back({wanted[g].lr.value_or(muon && !matrices ? defaults.adam_lr : defaults.lr), {}});
+    if (matrices) continue;
+    if (defaults.has_betas() || muon) {
       rates_.back().betas = wanted[g].betas.value_or(std::make_pair(defaults.beta1, defaults.beta2));
     } else if (wanted[g].betas) {
       throw Error(ErrorCode::kUsage, "engine",
@@ -227,12 +240,19 @@ void EngineImpl::make_optimizer() {
           "\"torch_adam\": true to optimizer.params for decay inside the gradient");
     }
   }
+  if (chosen.type == "muon" && !policy_.shard_optimizer && communicator_->rank() == 0) {
+    // Measured: DeepSpeed turns matrices in stages 1 and 2 only. Same configuration, same numbers; the user is told how to get the rule.
+    base::log_warning(
+        "optimizer Muon in stage 0: matrices take plain gradient steps, without momentum and Newton-Schulz iteration, as in DeepSpeed ",
+        "0.18.4; stages 1 to 3, with one rank too, have Muon's rule");
+  }
   std::vector<optim::RunLayout> runs;
   for (const size_t index : trained_) {
     const auto& unit = *units_[index];
     const at::Tensor& working = policy_.shard_optimizer ? unit.shard() : unit.flat();
     const auto whole = tensor::Range{0, unit.elements()};
     runs.push_back(optim::run_layout(unit.layout(), policy_.shard_optimizer ? unit.layout().shard(communicator_->rank()) : whole));
+    runs.back().matrices = groups_[static_cast<size_t>(unit.group())].matrices;
     // In fp32 the working values are the master; 16-bit values get an fp32 one that starts from them.
     masters_.push_back(working_type_ == at::kFloat ? working : working.to(at::kFloat));
   }
@@ -281,7 +301,7 @@ std::vector<std::vector<double>> EngineImpl::momenta_of_groups() const {
   for (const auto& group : rates_) {
     if (group.betas) {
       momenta.push_back({group.betas->first, group.betas->second});
-    } else if (config_.optimizer.type == "SGD") {
+    } else if (config_.optimizer.type == "SGD" || config_.optimizer.type == "muon") {
       momenta.push_back({config_.optimizer.momentum});
     } else {
       momenta.emplace_back();
@@ -294,6 +314,7 @@ MemoryPlan EngineImpl::memory_plan() const {
   MemoryPlan plan;
   const auto width = static_cast<int64_t>(c10::elementSize(working_type_));
   int64_t sharded_elements = 0, trained_elements = 0, largest_unit = 0;
+  size_t trained = 0;
   for (const auto& unit : units_) {
     plan.parameters += unit->layout().elements();
     plan.parameter_bytes += (unit->always_whole() && !unit->shared() ? unit->elements() : unit->layout().shard_elements()) * width;
@@ -301,7 +322,7 @@ MemoryPlan EngineImpl::memory_plan() const {
     if (!unit->trainable()) continue;
     plan.trainable += unit->layout().elements();
     const int64_t owned = policy_.shard_optimizer ? unit->layout().shard_elements() : unit->elements();
-    plan.optimizer_bytes += owned * optimizer_->states().bytes_per_element() + (working_type_ == at::kFloat ? 0 : owned * 4);
+    plan.optimizer_bytes += owned * optimizer_->states().bytes_per_element(trained++) + (working_type_ == at::kFloat ? 0 : owned * 4);
     plan.gradient_bytes += owned * 4;
     trained_elements += unit->elements();
     largest_unit = std::max(largest_unit, unit->elements());

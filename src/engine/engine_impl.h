@@ -110,6 +110,7 @@ class EngineImpl {
  private:
   struct Group {
     double eps, weight_decay;
+    bool matrices = false;  // of Muon
   };
 
   // Where a parameter lies.
@@ -132,6 +133,8 @@ class EngineImpl {
   void make_gradient_flow();
   void optimizer_step();
   void skip_step();
+  double square_sum_of_directions(double scale_after);
+  void direct(const optim::RunUpdate& update);
   void limit_skips();
   void begin_accumulation();
   void expect_between_boundaries(const char* call) const;

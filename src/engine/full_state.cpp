@@ -23,7 +23,7 @@ std::vector<EngineImpl::UnitState> EngineImpl::unit_states() {
         return policy_.shard_optimizer ? tensor : tensor.narrow(0, range.begin, range.size());
       };
       state.parameter = part(masters_[t]);
-      for (size_t i = 0; i < state_names().size(); ++i) state.states.push_back(part(optimizer_->states().get(t, i)));
+      for (size_t i = 0; i < optimizer_->states().count(t); ++i) state.states.push_back(part(optimizer_->states().get(t, i)));
       ++t;
     }
     states.push_back(std::move(state));
@@ -42,7 +42,7 @@ void EngineImpl::publish_loaded_state() {
       if (whole_state && communicator_->size() > 1) {
         const auto range = unit->layout().shard(communicator_->rank());
         std::vector<at::Tensor> tensors = {masters_[t]};
-        for (size_t i = 0; i < state_names().size(); ++i) tensors.push_back(optimizer_->states().get(t, i));
+        for (size_t i = 0; i < optimizer_->states().count(t); ++i) tensors.push_back(optimizer_->states().get(t, i));
         for (const at::Tensor& tensor : tensors) {
           communicator_->all_gather(tensor, tensor.narrow(0, range.begin, range.size()), base::str("loaded state of ", unit->label()))
               ->wait();

@@ -23,7 +23,8 @@ std::string own_name(const std::string& state, const std::string& optimizer) {
   if (state == "exp_avg") return "moment";
   if (state == "exp_avg_sq") return "variance";
   if (state == "sum" && optimizer == "adagrad") return "square_sum";
-  if (state == "momentum_buffer") return "momentum";
+  if (state == "max_exp_avg_sq") return "largest_variance";
+  if (state == "momentum_buffer") return optimizer == "muon" ? "moment" : "momentum";
   return state;
 }
 
@@ -85,11 +86,14 @@ EngineImpl::Held EngineImpl::held(const Place& place, Quantity quantity, const s
       break;
   }
   const auto& names = state_names();
-  const auto found = std::find(names.begin(), names.end(), own_name(state, config_.optimizer.type));
-  if (found == names.end()) {
+  // A unit may have the first of them only (Muon's matrices).
+  const auto end = names.begin() + static_cast<std::ptrdiff_t>(optimizer_->states().count(t));
+  const auto found = std::find(names.begin(), end, own_name(state, config_.optimizer.type));
+  if (found == end) {
     throw Error(ErrorCode::kUsage, "engine",
                 base::str(call, ": got the state \"", state, "\", allowed for ", config_.optimizer.type, ": ",
-                          names.empty() ? std::string("none") : base::join(names, ", "), " (parameter ", name, ")"));
+                          end == names.begin() ? std::string("none") : base::join(std::vector<std::string>(names.begin(), end), ", "),
+                          " (parameter ", name, ")"));
   }
   return {optimizer_->states().get(t, static_cast<size_t>(found - names.begin())), cut};
 }

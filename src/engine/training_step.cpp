@@ -1,6 +1,7 @@
 // Backward, the boundary of accumulation, and the step.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,7 @@
 #include "engine/autocast_off.h"
 #include "engine/engine_impl.h"
 #include "zero/interception.h"
+#include "zero/square_sums.h"
 
 namespace deepspeed::engine {
 at::Tensor EngineImpl::backward(const at::Tensor& loss, bool scale_wrt_gas) {
@@ -145,7 +147,7 @@ void EngineImpl::optimizer_step() {
   const comm::NormAgreement agreed = comm::agree_on_norm(*communicator_, sum, finite, calls, probe_);
 
   const double scale_after = gradient_factor();
-  const double norm = std::sqrt(agreed.square_sum) * scale_after;
+  double norm = std::sqrt(agreed.square_sum) * scale_after;
   ++progress_.global_steps;
   // Of what was seen, which an accumulation that the caller ends early or late makes differ from train_batch_size.
   progress_.global_samples += passes_since_boundary_ * config_.train_micro_batch_size_per_gpu * config_.data_parallel_size;
@@ -155,11 +157,14 @@ void EngineImpl::optimizer_step() {
     return;
   }
   consecutive_skips_ = 0;
-  grad_norm_ = norm;
-  double grad_scale = scale_after;
-  if (config_.gradient_clipping > 0) grad_scale /= std::max(1.0, (norm + 1e-6) / config_.gradient_clipping);
-
   ++progress_.optimizer_steps;
+  // As in DeepSpeed: where states are cut, norm and clipping see Muon's directions in place of gradients; in stage 0 gradients stay (see make_optimizer).
+  const bool directions_first = policy_.shard_optimizer && config_.optimizer.type == "muon";
+  if (directions_first) norm = std::sqrt(square_sum_of_directions(scale_after));
+  grad_norm_ = norm;
+  double clip = 1.0;
+  if (config_.gradient_clipping > 0) clip = 1.0 / std::max(1.0, (norm + 1e-6) / config_.gradient_clipping);
+  const double grad_scale = scale_after * clip;
   if (optimizer_->needs_preparation()) {
     for (size_t t = 0; t < trained_.size(); ++t) optimizer_->prepare(run_update(t, grad_scale));
     optimizer_->exchange([this](double* values, size_t count) {
@@ -167,13 +172,42 @@ void EngineImpl::optimizer_step() {
     });
   }
   for (size_t t = 0; t < trained_.size(); ++t) {
-    optimizer_->update(run_update(t, grad_scale));
+    optim::RunUpdate update = run_update(t, grad_scale);
+    if (directions_first && optimizer_->directs(t)) update.grad_scale = clip;
+    optimizer_->update(update);
   }
   gradients_->clear();
   publish_parameters();
   schedule_->step();
   if (scaler_) scaler_->update(/*overflow=*/false);
   step_applied_ = true;
+}
+
+void EngineImpl::direct(const optim::RunUpdate& update) {
+  const AutocastOff no_autocast(device_.type());  // a step may be taken inside the caller's scope
+  const zero::Unit& unit = *units_[trained_[update.run]];
+  optimizer_->direct(update, [&](const at::Tensor& run) {
+    if (communicator_->size() == 1) return run.clone();
+    const at::Tensor whole = at::empty({unit.elements()}, run.options());
+    communicator_->all_gather(whole, run, base::str("momenta of ", unit.label()))->wait();
+    return whole;
+  });
+}
+
+// Puts directions in the place of gradients; the sum goes over all ranks and takes in the gradients that stay, scaled.
+double EngineImpl::square_sum_of_directions(double scale_after) {
+  double sum = 0;
+  for (size_t t = 0; t < trained_.size(); ++t) {
+    if (!optimizer_->directs(t)) {
+      sum += gradients_->square_sum(t) * scale_after * scale_after;
+      continue;
+    }
+    const optim::RunUpdate update = run_update(t, scale_after);
+    direct(update);
+    sum += zero::square_sum(update.gradient);
+  }
+  comm::sum_over_ranks(*communicator_, &sum, 1, "norm of directions", probe_);
+  return sum;
 }
 
 // One non-finite value would stay in the moments and weights for good.
@@ -215,7 +249,7 @@ optim::RunUpdate EngineImpl::run_update(size_t trained, double grad_scale) const
   if (working_type_ != at::kFloat) update.half_copy = policy_.shard_optimizer ? unit.shard() : unit.flat();
   update.group = {rates_[group].lr, betas.first, betas.second, groups_[group].eps, groups_[group].weight_decay};
   update.step = progress_.optimizer_steps;
-  update.grad_scale = grad_scale;
+  update.grad_scale = config_.optimizer.maximize ? -grad_scale : grad_scale;
   return update;
 }
 

@@ -1,4 +1,4 @@
-// Adam and AdamW on flat runs. States: moment, variance.
+// Adam and AdamW on flat runs. States: moment, variance, and with AMSGrad largest_variance.
 #pragma once
 
 #include "optim/optimizer.h"
@@ -8,12 +8,12 @@ namespace deepspeed::optim {
 struct AdamOptions {
   bool decoupled = true;  // weight decay outside the gradient
   bool bias_correction = true;
+  bool amsgrad = false;
 };
 
 class FlatAdam final : public Optimizer {
  public:
-  FlatAdam(const std::vector<RunLayout>& runs, c10::Device device, AdamOptions options)
-      : states_({"moment", "variance"}, runs, device), options_(options) {}
+  FlatAdam(const std::vector<RunLayout>& runs, c10::Device device, AdamOptions options);
 
   void update(const RunUpdate& update) override;
   RunStates& states() override { return states_; }
@@ -22,5 +22,9 @@ class FlatAdam final : public Optimizer {
   RunStates states_;
   AdamOptions options_;
 };
+
+// torch's fused kernels; `largest` is for AMSGrad only.
+void update_adam_on_accelerator(const RunUpdate& update, at::Tensor moment, at::Tensor variance, const at::Tensor& largest,
+                                const AdamOptions& options);
 
 }  // namespace deepspeed::optim

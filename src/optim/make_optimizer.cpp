@@ -5,13 +5,14 @@
 #include "optim/flat_adam.h"
 #include "optim/flat_lamb.h"
 #include "optim/flat_lion.h"
+#include "optim/flat_muon.h"
 #include "optim/flat_sgd.h"
 
 namespace deepspeed::optim {
 
 std::unique_ptr<Optimizer> make_optimizer(const Config::Optimizer& config, const std::vector<RunLayout>& runs, c10::Device device) {
   if (config.type.empty() || config.type == "adam" || config.type == "adamw") {
-    return std::make_unique<FlatAdam>(runs, device, AdamOptions{config.adam_w_mode, config.bias_correction});
+    return std::make_unique<FlatAdam>(runs, device, AdamOptions{config.adam_w_mode, config.bias_correction, config.amsgrad});
   }
   if (config.type == "lion") return std::make_unique<FlatLion>(runs, device);
   if (config.type == "adagrad") {
@@ -22,6 +23,7 @@ std::unique_ptr<Optimizer> make_optimizer(const Config::Optimizer& config, const
     return std::make_unique<FlatLamb>(runs, device,
                                       LambOptions{config.bias_correction, config.eps_inside_sqrt, config.min_coeff, config.max_coeff});
   }
+  if (config.type == "muon") return std::make_unique<FlatMuon>(runs, device, config.momentum);
   DS_CHECK(false, "optimizer ", config.type);
   return nullptr;
 }

@@ -34,6 +34,9 @@ struct RunUpdate {
   double grad_scale = 1.0;  // unscaling, averaging and clipping together
 };
 
+// Gives the whole buffer of a unit from this rank's run of it.
+using GatherRun = std::function<at::Tensor(const at::Tensor& run)>;
+
 // Adds up `count` values over the ranks that share a run, in place.
 using SumOverRanks = std::function<void(double* values, size_t count)>;
 
@@ -49,6 +52,11 @@ class Optimizer {
   virtual bool needs_preparation() const { return false; }
   virtual void prepare(const RunUpdate&) {}
   virtual void exchange(const SumOverRanks&) {}
+
+  // Muon: a direction takes the place of the gradient, in its memory, before update(). Its scale does not depend on the gradient's, so this
+  // call takes grad_scale and update() gets that of the direction. Runs for which `directs` is false are left alone.
+  virtual bool directs(size_t) const { return false; }
+  virtual void direct(const RunUpdate&, const GatherRun&) {}
 
   // What a checkpoint carries. May be overwritten between steps.
   virtual RunStates& states() = 0;

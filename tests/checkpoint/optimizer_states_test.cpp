@@ -50,6 +50,8 @@ std::string fresh_directory() {
 
 constexpr const char* kAdam = R"({"type": "Adam"})";
 constexpr const char* kOptimizers[] = {kAdam,
+                                       R"({"type": "AdamW", "params": {"torch_adam": true, "amsgrad": true}})",
+                                       R"({"type": "Muon"})",
                                        R"({"type": "Lamb"})",
                                        R"({"type": "Lion"})",
                                        R"({"type": "Adagrad"})",

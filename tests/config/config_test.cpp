@@ -204,9 +204,7 @@ TEST(Config, FeaturesThatAreNotBuiltAreNamed) {
        "parameter offload"},
       {R"("zero_optimization": {"stage": 3, "zero_quantized_weights": true})", "zero_optimization.zero_quantized_weights", "ZeRO++"},
       {R"("zero_optimization": {"stage": 2, "cpu_offload": true})", "zero_optimization.cpu_offload", "optimizer offload"},
-      {R"("optimizer": {"type": "Muon", "params": {"lr": 0.1, "momentum": 0.9}})", "optimizer.type", "optimizer Muon"},
       {R"("fp16": {"enabled": true, "auto_cast": true})", "fp16.auto_cast", "fp16 auto_cast"},
-      {R"("optimizer": {"type": "AdamW", "params": {"amsgrad": true}})", "optimizer.params.amsgrad", "AMSGrad"},
       {R"("scheduler": {"type": "StepLR"})", "scheduler.type", "scheduler StepLR"},
       {R"("flops_profiler": {"enabled": true})", "flops_profiler.enabled", "flops profiler"},
       {R"("activation_checkpointing": {"cpu_checkpointing": true})", "activation_checkpointing.cpu_checkpointing",
@@ -331,6 +329,41 @@ TEST(Config, EachOptimizerHasItsOwnDefaultsAndParameters) {
               {"momentum"});
   expect_only(check(R"("optimizer": {"type": "Lamb", "params": {"min_coeff": 11}})"), "optimizer.params.min_coeff", Kind::kConflict,
               {"max_coeff"});
+}
+
+TEST(Config, MuonHasTwoRates) {
+  const auto muon = [](const std::string& params) {
+    const auto result = check(R"("optimizer": {"type": "Muon", "params": {)" + params + "}}");
+    EXPECT_TRUE(result.issues.empty()) << params;
+    return result.config.optimizer;
+  };
+  const auto plain = muon("");
+  EXPECT_EQ(plain.type, "muon");
+  EXPECT_EQ(plain.lr, 0.02);
+  EXPECT_EQ(plain.adam_lr, 3e-4);
+  EXPECT_EQ(plain.momentum, 0.95);
+  EXPECT_EQ(plain.beta2, 0.95);
+  EXPECT_EQ(plain.eps, 1e-10);
+  EXPECT_EQ(muon(R"("lr": 0.1)").lr, 0.1);
+  EXPECT_EQ(muon(R"("lr": 0.1)").adam_lr, 0.1);
+  const auto both = muon(R"("lr": 0.1, "muon_lr": 0.3, "adam_lr": 0.2)");
+  EXPECT_EQ(both.lr, 0.3);
+  EXPECT_EQ(both.adam_lr, 0.2);
+  EXPECT_TRUE(has_note(check(R"("optimizer": {"type": "Muon", "params": {"ns_method": "gram"}})"), "optimizer.params.ns_method"));
+}
+
+TEST(Config, WhatOnlyTorchsOptimizersHave) {
+  for (const char* good : {R"("optimizer": {"type": "AdamW", "params": {"torch_adam": true, "amsgrad": true, "maximize": true}})",
+                           R"("optimizer": {"type": "SGD", "params": {"maximize": true}})",
+                           R"("optimizer": {"type": "Adagrad", "params": {"maximize": true}})"}) {
+    EXPECT_TRUE(check(good).issues.empty()) << good;
+  }
+  expect_only(check(R"("optimizer": {"type": "AdamW", "params": {"amsgrad": true}})"), "optimizer.params.amsgrad", Kind::kConflict,
+              {"torch_adam"});
+  expect_only(check(R"("optimizer": {"type": "Lamb", "params": {"amsgrad": true}})"), "optimizer.params.amsgrad", Kind::kConflict,
+              {"Lamb"});
+  expect_only(check(R"("optimizer": {"type": "Lion", "params": {"maximize": true}})"), "optimizer.params.maximize", Kind::kConflict,
+              {"Lion"});
 }
 
 TEST(Config, NamesOfOptimizersAndSchedulesHaveHints) {

@@ -162,6 +162,48 @@ TEST(Lamb, TrustIsClampedAndOneWithoutANorm) {
   EXPECT_EQ(lamb_trust({}, step), 1.0);
 }
 
+TEST(Adam, AmsgradMatchesTheReference) {
+  for (const bool decoupled : {true, false}) {
+    const size_t n = 4097;
+    Memory fast(n), exact(n);
+    std::vector<float> top(n), exact_top(n);
+    for (int t = 1; t <= 8; ++t) {
+      // Gradients that shrink: the variance falls and the largest one stays.
+      const auto g = random_values(n, 20 + static_cast<unsigned>(t), 1.0f / static_cast<float>(t * t));
+      const AdamStep step{.lr = 0.01, .beta2 = 0.9, .weight_decay = 0.1, .decoupled = decoupled, .step = t, .grad_scale = 0.5};
+      adam(fast.p.data(), g.data(), fast.a.data(), fast.b.data(), {}, n, step, top.data());
+      adam_reference(exact.p.data(), g.data(), exact.a.data(), exact.b.data(), n, step, exact_top.data());
+    }
+    for (size_t i = 0; i < n; ++i) {
+      ASSERT_NEAR(fast.p[i], exact.p[i], 2e-6 * (1 + std::abs(exact.p[i]))) << i;
+      ASSERT_NEAR(top[i], exact_top[i], 2e-6) << i;
+      ASSERT_GE(top[i], fast.b[i]) << i;
+    }
+  }
+}
+
+// In units in the last place. The two round their states after each step and may part at a tie; nearer zero than a quarter the unit is that of a
+// quarter, as what an update brings has the rounding of lr, not of the parameter.
+TEST(Adam, StaysWithinTwoUlpOfTheReferenceOverAHundredSteps) {
+  for (const double lr : {1e-4, 1e-3}) {
+    for (const double weight_decay : {0.0, 0.01, 0.1}) {
+      const size_t n = 10001;
+      Memory fast(n), exact(n);
+      for (int t = 1; t <= 100; ++t) {
+        const auto g = random_values(n, 100 + static_cast<unsigned>(t), 0.01f);
+        const AdamStep step{.lr = lr, .weight_decay = weight_decay, .step = t};
+        adam(fast.p.data(), g.data(), fast.a.data(), fast.b.data(), {}, n, step);
+        adam_reference(exact.p.data(), g.data(), exact.a.data(), exact.b.data(), n, step);
+      }
+      for (size_t i = 0; i < n; ++i) {
+        const float size = std::max(std::abs(exact.p[i]), 0.25f);
+        const double ulp = static_cast<double>(std::nextafter(size, 4.0f * size)) - size;
+        ASSERT_LE(std::abs(static_cast<double>(fast.p[i]) - exact.p[i]), 2 * ulp) << "lr " << lr << " decay " << weight_decay << " " << i;
+      }
+    }
+  }
+}
+
 // Known fault A107: pieces of one step must share its bias correction and give the same bits.
 TEST(Adam, A107PiecesOfOneStepHaveTheSameBits) {
   const size_t n = 6000, half = 3000;

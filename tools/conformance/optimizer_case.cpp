@@ -9,12 +9,14 @@
 
 #include "conformance/unit_file.h"
 #include "deepspeed/config.h"
+#include "deepspeed/error.h"
 #include "deepspeed/safetensors.h"
 #include "kernels/adagrad.h"
 #include "kernels/adam.h"
 #include "kernels/lamb.h"
 #include "kernels/lion.h"
 #include "kernels/sgd.h"
+#include "optim/flat_muon.h"
 
 namespace deepspeed::conformance {
 namespace {
@@ -23,7 +25,7 @@ using Tensors = std::map<std::string, at::Tensor>;
 
 // One parameter: the values that the optimizer works on, and its states.
 struct Parameter {
-  at::Tensor value, first, second;  // fp32
+  at::Tensor value, first, second, third;  // fp32
   int64_t step = 0;
   int64_t counted = 0;  // steps counted here, where one parameter counts for all
   double trust = 1;
@@ -55,8 +57,10 @@ void adam_step(const std::string& kind, const Hyper& h, double lr, Parameter& p,
                                .decoupled = kind == "adamw" || kind == "fused_adam" || (kind == "cpu_adam" && h.flag("adamw_mode", true)),
                                .bias_correction = h.flag("bias_correction", true),
                                .step = p.step};
+  const bool amsgrad = h.flag("amsgrad", false) && (kind == "adam" || kind == "adamw");
   kernels::adam(p.value.mutable_data_ptr<float>(), gradient.const_data_ptr<float>(), p.first.mutable_data_ptr<float>(),
-                p.second.mutable_data_ptr<float>(), {}, static_cast<size_t>(p.value.numel()), step);
+                p.second.mutable_data_ptr<float>(), {}, static_cast<size_t>(p.value.numel()), step,
+                amsgrad ? p.third.mutable_data_ptr<float>() : nullptr);
 }
 
 void lamb_step(const Hyper& h, double lr, Parameter& p, const at::Tensor& gradient) {
@@ -78,7 +82,21 @@ void lamb_step(const Hyper& h, double lr, Parameter& p, const at::Tensor& gradie
   kernels::lamb_apply(value, first, second, {}, n, step, p.trust);
 }
 
-double default_lr(const std::string& kind) { return kind == "cpu_adagrad" ? 1e-2 : 1e-3; }
+// One parameter is one run of one rank.
+void muon_step(const Hyper& h, double lr, Parameter& p, const at::Tensor& gradient) {
+  optim::RunLayout run{p.value.numel(), {{0, p.value.numel()}}, 0, {{"p", p.value.sizes().vec(), p.value.numel(), 0}}, true};
+  optim::FlatMuon muon({run}, at::kCPU, h.number("momentum", 0.95));
+  muon.states().get(0, 0) = p.first.view(-1);
+  optim::RunUpdate update;
+  update.master = p.value.view(-1);
+  update.gradient = gradient.clone().view(-1);
+  update.group = {.lr = lr, .weight_decay = h.number("weight_decay", 0.0)};
+  update.step = p.step;
+  muon.direct(update, [](const at::Tensor& own) { return own.clone(); });
+  muon.update(update);
+}
+
+double default_lr(const std::string& kind) { return kind == "cpu_adagrad" ? 1e-2 : kind == "muon" ? 0.02 : 1e-3; }
 
 void take_step(const std::string& kind, const Hyper& h, double lr, Parameter& p, const at::Tensor& gradient) {
   auto* value = p.value.mutable_data_ptr<float>();
@@ -95,6 +113,8 @@ void take_step(const std::string& kind, const Hyper& h, double lr, Parameter& p,
                      {.lr = lr, .eps = h.number("eps", 1e-10), .weight_decay = h.number("weight_decay", 0), .raw_numerator = true});
   } else if (kind == "lamb") {
     lamb_step(h, lr, p, gradient);
+  } else if (kind == "muon") {
+    muon_step(h, lr, p, gradient);
   } else {
     adam_step(kind, h, lr, p, gradient);
   }
@@ -113,10 +133,8 @@ std::string compare(const std::string& what, const at::Tensor& got, const at::Te
 
 // What this version lacks to run the case; "" when nothing.
 std::string missing(const std::string& kind, const Hyper& h) {
-  if (kind.starts_with("muon")) return "optimizer Muon";
   if (kind.starts_with("onebit")) return "1-bit optimizers";
   if (!h.flag("fp32_optimizer_states", true)) return "16-bit optimizer states";
-  if (h.flag("amsgrad", false) && (kind == "adam" || kind == "adamw")) return "AMSGrad";
   return "";
 }
 
@@ -170,7 +188,7 @@ class Replay {
     keeps_narrow_ = !master;
     for (size_t i = 0; tensors_.count("in/" + set + "/p" + std::to_string(i)); ++i) {
       const auto value = rounded(tensors_.at("in/" + set + "/p" + std::to_string(i)), narrow_);
-      parameters_.push_back({value, value.mul(0), value.mul(0)});
+      parameters_.push_back({value, value.mul(0), value.mul(0), value.mul(0)});
     }
   }
 
@@ -213,9 +231,21 @@ class Replay {
   void update(int64_t step, size_t i) {
     Parameter& p = parameters_[i];
     const std::string name = "in/" + item_.at("inputs").get<std::string>() + "/g" + std::to_string(step) + "." + std::to_string(i);
+    const auto gradient = rounded(tensors_.at(name), narrow_);
+    if (kind_ == "muon_aux_adam") {
+      // The first parameters by Muon's rule, the rest by Adam's with Muon's defaults.
+      const bool matrix = i < hyper_.json.at("muon_params").get<size_t>();
+      Hyper own{hyper_.json.at(matrix ? "muon" : "adam")};
+      if (!matrix && !own.json.contains("betas")) own.json["betas"] = {0.9, 0.95};
+      if (!matrix && !own.json.contains("eps")) own.json["eps"] = 1e-10;
+      if (!matrix && !own.json.contains("weight_decay")) own.json["weight_decay"] = 0.0;
+      const std::string rule = matrix ? "muon" : "adamw";
+      take_step(rule, own, own.number("lr", matrix ? 0.02 : 3e-4), p, gradient);
+      return;
+    }
     const double lr = item_.contains("lr_per_step") ? item_["lr_per_step"][static_cast<size_t>(step - 1)].get<double>()
                                                     : hyper_.number("lr", default_lr(kind_));
-    take_step(kind_, hyper_, lr, p, rounded(tensors_.at(name), narrow_));
+    take_step(kind_, hyper_, lr, p, gradient);
     if (keeps_narrow_) p.value = rounded(p.value, narrow_);
   }
 
@@ -228,11 +258,13 @@ class Replay {
         const auto found = tensors_.find(id_ + "/" + kind + end);
         return found == tensors_.end() ? "" : compare(kind + end, got, found->second, r, a);
       };
+      const bool muon = kind_.starts_with("muon");
       const bool one_state = kind_ == "cpu_adagrad";
       for (const std::string& text :
            {states_only_ ? std::string() : check("p", rounded(p.value, narrow_), keeps_narrow_ ? relative : 0.01, absolute),
             states_only_ ? std::string() : check("m", p.value, relative, absolute),
-            kind_ == "cpu_adagrad" ? std::string() : check("exp_avg", p.first, 1e-6, state), check("momentum_buffer", p.first, 1e-6, state),
+            kind_ == "cpu_adagrad" ? std::string() : check("exp_avg", p.first, 1e-6, state),
+            check("momentum_buffer", p.first, muon ? 2e-2 : 1e-6, state), check("max_exp_avg_sq", p.third, 1e-6, state),
             kind_ == "cpu_lion" ? std::string() : check("exp_avg_sq", one_state ? p.first : p.second, 1e-6, state)}) {
         if (!text.empty()) return text;
       }
@@ -264,6 +296,14 @@ Outcome run_optimizer_case(const UnitFile& file, const Json& item) {
   if (better_action(item) == "reject" && item["better"].contains("key")) {
     const std::string key = item["better"]["key"];
     return refused_by_configuration(key) ? Outcome::ok("better") : Outcome::fail(key + ": accepted, expected an error");
+  }
+  if (item.contains("error") && kind.starts_with("muon")) {
+    const auto tensors = load_safetensors((file.path.parent_path() / file.data.at("tensors").get<std::string>()).string());
+    try {
+      Replay(item, Tensors(tensors.begin(), tensors.end())).run();
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::kUsage ? Outcome::ok() : Outcome::fail(error.what());
+    }
   }
   if (item.contains("error")) return Outcome::fail("got no error, expected one");
   const auto loaded = load_safetensors((file.path.parent_path() / file.data.at("tensors").get<std::string>()).string());
