@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from training_runs import DS_TRAIN, GOLDEN, LIMIT, arguments, environment, losses, trained
+from training_runs import DS_TRAIN, GOLDEN, LIMIT, arguments, config, environment, free_port, losses, trained, write_tokens
 
 pytestmark = pytest.mark.skipif(not DS_TRAIN.exists(), reason="ds_train is not built (it needs torch)")
 
@@ -32,13 +32,6 @@ def finish(started):
         for process in started:
             process.kill()
     return outputs
-
-
-def free_port():
-    import socket
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_two_hosts_of_two_ranks_give_the_losses_of_one(tmp_path):
@@ -70,8 +63,9 @@ def test_hosts_of_different_sizes_are_refused_when_shared_memory_was_asked_for(t
 
 def test_a_rank_killed_on_one_host_ends_the_ranks_of_all(tmp_path):
     log = tmp_path / "log.jsonl"
-    words = arguments(CASE / "tokens.safetensors", CASE / "ds_config.json", "--steps", 100000, "--log_json", log)
-    started = start(free_port(), words)
+    # More data than the run can use up before the kill.
+    tokens = write_tokens(tmp_path / "tokens.safetensors", 8_000, world=4)
+    started = start(free_port(), arguments(tokens, config(tmp_path / "ds_config.json", stage=2), "--log_json", log))
     until = time.monotonic() + LIMIT
     while not (log.exists() and log.read_text().count("\n") > 3):
         assert time.monotonic() < until, "no steps"
