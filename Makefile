@@ -21,7 +21,7 @@ train: ## set up, build, and fine-tune SmolLM2-135M with ZeRO-3 on two ranks
 test: ## set up, build and run every test
 	@scripts/test.sh
 
-tsan: setup ## thread sanitizer over the libraries that need no torch
+tsan: setup ## thread sanitizer over what ranks and threads of one host share
 	@scripts/test.sh tsan
 
 bench: build ## our own figures

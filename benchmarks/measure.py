@@ -163,7 +163,7 @@ def run(system, shape):
         losses, seconds = results(system, first, text)
     if start_s is None or len(seconds) != SHAPES[shape][3]:
         raise RunFailed(f"{system} on {shape}: got {len(seconds)} steps, expected {SHAPES[shape][3]}\n{text[-2000:]}")
-    return {"others": measured.others, "cpu_s": measured.cpu_s, "start_s": start_s, "peak_mb": usage.ru_maxrss / 1024,
+    return {"others": measured.others, "start_s": start_s, "peak_mb": usage.ru_maxrss / 1024,
             "job_mb": job_mb, "seconds": seconds, "losses": losses}
 
 

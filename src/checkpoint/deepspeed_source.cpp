@@ -21,10 +21,6 @@ using formats::PickleValue;
 using formats::ZeroWeight;
 using Kind = PickleValue::Kind;
 
-// Names of the optimizers' states here, in the order that the optimizers have them, and in torch.
-constexpr std::pair<const char*, const char*> kStates[] = {
-    {"moment", "exp_avg"}, {"variance", "exp_avg_sq"}, {"momentum", "momentum_buffer"}, {"sum", "sum"}};
-
 // Numbers, strings and containers; what is none of these becomes null and `lost` is set.
 Json json_of(const PickleValue& value, bool* lost) {
   switch (value.kind) {
@@ -90,8 +86,7 @@ std::string client_state(const PickleValue& model, const std::string& path) {
                                              "ds_version",
                                              "universal_checkpoint_info",
                                              "num_experts",
-                                             "ds_autoep_layers",
-                                             "iteration_of_resume"};
+                                             "ds_autoep_layers"};
   Json client = Json::object();
   for (const auto& [key, value] : model.entries) {
     if (!key || key->kind != Kind::kString || kOwn.count(key->text)) continue;
@@ -158,10 +153,7 @@ class DeepSpeedSource final : public Source {
       parameters_[weight.name] = {weight.shape, weight.trained};
       for (const auto& [state, pieces] : weight.states) theirs.insert(state);
     }
-    for (const auto& [ours, name] : kStates) {
-      if (theirs.erase(name)) state_names_.push_back(ours);
-    }
-    state_names_.insert(state_names_.end(), theirs.begin(), theirs.end());  // unknown ones: named when they are compared
+    state_names_.assign(theirs.begin(), theirs.end());
     run_ = run_state(checkpoint_->model_state(), checkpoint_->optimizer_state(), checkpoint_->optimizer_steps(), path_);
     client_ = client_state(checkpoint_->model_state(), path_);
   }
@@ -173,17 +165,18 @@ class DeepSpeedSource final : public Source {
   std::string client_json() const override { return client_; }
   std::span<const std::byte> generator(int) override { return {}; }
 
-  void read(const std::string& name, const std::string& kind, int64_t begin, int64_t count, float* out) override {
-    const ZeroWeight& weight = *weights_.at(name);
-    const std::vector<ZeroWeight::Piece>* pieces = &weight.pieces;
-    for (const auto& [ours, theirs] : kStates) {
-      if (kind != ours) continue;
-      const auto found = weight.states.find(theirs);
-      if (found == weight.states.end())
-        throw Error(ErrorCode::kCheckpointDamaged, "checkpoint", base::str(path_, ": ", name, " has no ", theirs));
-      pieces = &found->second;
+  void read_values(const std::string& name, int64_t begin, int64_t count, float* out) override {
+    formats::read_pieces(weights_.at(name)->pieces, static_cast<uint64_t>(begin), static_cast<uint64_t>(count), out);
+  }
+
+  void read_state(const std::string& name, const std::vector<std::string>& names, int64_t begin, int64_t count, float* out) override {
+    const auto& states = weights_.at(name)->states;
+    for (const std::string& candidate : names) {
+      const auto found = states.find(candidate);
+      if (found != states.end())
+        return formats::read_pieces(found->second, static_cast<uint64_t>(begin), static_cast<uint64_t>(count), out);
     }
-    formats::read_pieces(*pieces, static_cast<uint64_t>(begin), static_cast<uint64_t>(count), out);
+    throw Error(ErrorCode::kCheckpointDamaged, "checkpoint", base::str(path_, ": ", name, " has no state ", base::join(names, ", ")));
   }
 
  private:

@@ -20,6 +20,8 @@ struct UnitImage {
 struct Image {
   std::vector<UnitImage> units;
   std::vector<std::string> state_names;
+  // By state: every name that a checkpoint may have for it, the one above first.
+  std::vector<std::vector<std::string>> state_aliases;
   std::string run_json = "{}";     // counters, schedule, configuration
   std::string client_json = "{}";  // the caller's
 };

@@ -19,9 +19,23 @@
 namespace deepspeed::checkpoint {
 namespace {
 
+// Whether each state of this run's optimizer is there, and no other.
+bool same_states(const std::vector<std::string>& theirs, const std::vector<std::vector<std::string>>& ours) {
+  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return std::all_of(theirs.begin(), theirs.end(),
+                     [&](const std::string& name) {
+                       return std::any_of(ours.begin(), ours.end(), [&](const auto& aliases) { return has(aliases, name); });
+                     }) &&
+         std::all_of(ours.begin(), ours.end(), [&](const auto& aliases) {
+           return std::any_of(aliases.begin(), aliases.end(), [&](const std::string& name) { return has(theirs, name); });
+         });
+}
+
 void compare(const Source& source, const Image& image, const std::string& path) {
   std::vector<std::string> problems;
-  if (source.state_names() != image.state_names) {
+  if (!same_states(source.state_names(), image.state_aliases)) {
     problems.push_back(base::str("optimizer states: got [", base::join(source.state_names(), ", "), "] there, allowed [",
                                  base::join(image.state_names, ", "), "], those of this run's optimizer"));
   }
@@ -58,7 +72,8 @@ void compare(const Source& source, const Image& image, const std::string& path) 
   throw Error(ErrorCode::kCheckpointMismatch, "checkpoint", base::str(path, ": model and checkpoint differ: ", list));
 }
 
-void fill(Source& source, const std::string& kind, const UnitImage& unit, int rank, at::Tensor& target) {
+// `state`: the names of one; nullptr: the parameters' values.
+void fill(Source& source, const std::vector<std::string>* state, const UnitImage& unit, int rank, at::Tensor& target) {
   const auto range = unit.layout->shard(rank);
   auto values = at::empty({target.numel()}, at::TensorOptions().dtype(at::kFloat));
   auto* out = values.mutable_data_ptr<float>();
@@ -66,7 +81,12 @@ void fill(Source& source, const std::string& kind, const UnitImage& unit, int ra
   for (const auto& slot : unit.layout->slots()) {
     const int64_t begin = std::max(slot.offset, range.begin), end = std::min(slot.offset + slot.elements, range.end);
     if (begin >= end) continue;
-    source.read(slot.name, kind, begin - slot.offset, end - begin, out + begin - range.begin);
+    float* target_of_part = out + begin - range.begin;
+    if (state) {
+      source.read_state(slot.name, *state, begin - slot.offset, end - begin, target_of_part);
+    } else {
+      source.read_values(slot.name, begin - slot.offset, end - begin, target_of_part);
+    }
   }
   target.copy_(values);
 }
@@ -119,9 +139,9 @@ Loaded load(Communicator& communicator, const std::string& directory, const std:
   comm::agree_on_success(communicator, error, code, "checkpoint", "load " + directory, device_probe);
   try {
     for (auto& unit : image.units) {
-      fill(*source, "parameter", unit, communicator.rank(), unit.parameter);
+      fill(*source, nullptr, unit, communicator.rank(), unit.parameter);
       for (size_t i = 0; i < unit.states.size(); ++i) {
-        fill(*source, image.state_names[i], unit, communicator.rank(), unit.states[i]);
+        fill(*source, &image.state_aliases[i], unit, communicator.rank(), unit.states[i]);
       }
     }
     if (loaded.world_size == communicator.size()) restore_generator(*source, communicator.rank());

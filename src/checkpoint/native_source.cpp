@@ -55,9 +55,15 @@ class NativeSource final : public Source {
   std::string run_json() const override { return run_; }
   std::string client_json() const override { return client_; }
 
-  void read(const std::string& name, const std::string& kind, int64_t begin, int64_t count, float* out) override {
+  void read_values(const std::string& name, int64_t begin, int64_t count, float* out) override {
     const SavedSlot& slot = slots_.at(name);
-    read_unit(slot.unit, kind, slot.offset + begin, count, out);
+    read_unit(slot.unit, "parameter", slot.offset + begin, count, out);
+  }
+
+  // Files of this library have its own name, which is the first.
+  void read_state(const std::string& name, const std::vector<std::string>& names, int64_t begin, int64_t count, float* out) override {
+    const SavedSlot& slot = slots_.at(name);
+    read_unit(slot.unit, names.front(), slot.offset + begin, count, out);
   }
 
   std::span<const std::byte> generator(int rank) override {

@@ -20,13 +20,15 @@ class Source {
   virtual ~Source() = default;
 
   virtual const std::unordered_map<std::string, SavedParameter>& parameters() const = 0;
-  // Of the optimizer, by this library's names, sorted as the optimizer has them.
+  // Of the optimizer, by the names in the files.
   virtual const std::vector<std::string>& state_names() const = 0;
   virtual int world_size() const = 0;           // that saved it
   virtual std::string run_json() const = 0;     // what engine/checkpoint_state.cpp writes
   virtual std::string client_json() const = 0;  // the caller's
-  // out[count] = elements [begin, begin + count) of a parameter ("parameter") or of one of its states, as fp32. Throws Error(kCheckpointDamaged).
-  virtual void read(const std::string& name, const std::string& kind, int64_t begin, int64_t count, float* out) = 0;
+  // out[count] = elements [begin, begin + count) of a parameter's values, as fp32. Throws Error(kCheckpointDamaged).
+  virtual void read_values(const std::string& name, int64_t begin, int64_t count, float* out) = 0;
+  // The same of one of its states: the first of `names` that the parameter has.
+  virtual void read_state(const std::string& name, const std::vector<std::string>& names, int64_t begin, int64_t count, float* out) = 0;
   // State of the random generator of `rank`; empty: none was saved.
   virtual std::span<const std::byte> generator(int rank) = 0;
 };

@@ -8,6 +8,7 @@
 #include "accel/pool.h"
 #include "base/check.h"
 #include "base/text.h"
+#include "deepspeed/error.h"
 
 namespace deepspeed::comm {
 namespace {
@@ -111,7 +112,8 @@ bool HostsCommunicator::advance() {
     while (!calls_.empty() && calls_.front()->over()) calls_.pop_front();
   } catch (...) {
     advancing_ = false;
-    calls_.clear();  // the group is of no more use
+    broken_ = true;
+    calls_.clear();
     throw;
   }
   advancing_ = false;
@@ -121,7 +123,15 @@ bool HostsCommunicator::advance() {
 // Never in one part's own wait: the other ranks may need this one to go on with other calls first.
 void HostsCommunicator::finish(const std::shared_ptr<Call>& call) {
   constexpr std::chrono::microseconds kNap(50);  // what comes from other hosts wakes nobody
-  domain_->wait([&] { return call->over(); }, call->what, name_, kNap);
+  domain_->wait(
+      [&] {
+        if (call->over()) return true;
+        if (!broken_) return false;
+        throw Error(
+            ErrorCode::kCommFailed, "comm",
+            base::str(call->what, ": this group failed before (rank ", rank(), " of ", size(), ", group '", name_, "', ", backend_, ")"));
+      },
+      call->what, name_, kNap);
 }
 
 std::unique_ptr<PendingCollective> HostsCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const std::string& tag) {

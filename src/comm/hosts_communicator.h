@@ -84,6 +84,7 @@ class HostsCommunicator final : public Communicator, public std::enable_shared_f
   std::shared_ptr<Communicator> first_, last_, across_, flat_;
   std::shared_ptr<shm::Domain> domain_;
   bool advancing_ = false;
+  bool broken_ = false;  // a call failed: later ones fail at once
   CallLog log_;
   std::deque<std::shared_ptr<Call>> calls_;  // not over, in order
 };

@@ -32,8 +32,6 @@ std::optional<DataType> data_type(const json& word) {
   return word == "fp16" || word == "float16" ? DataType::kFloat16 : DataType::kBFloat16;
 }
 
-DataType autocast_type(const json& word) { return word == "fp16" || word == "float16" ? DataType::kFloat16 : DataType::kBFloat16; }
-
 Config::Zero make_zero(const Settings& settings) {
   const auto flag = [&](const char* name) { return settings.flag(str("zero_optimization.", name)); };
   const auto integer = [&](const char* name) { return settings.integer(str("zero_optimization.", name)); };
@@ -94,7 +92,7 @@ void fill(const Settings& settings, Config& config) {
   config.bf16.enabled = settings.flag("bf16.enabled");
   config.bf16.check_grad_overflow = settings.flag("bf16.check_grad_overflow");
   config.torch_autocast.enabled = settings.flag("torch_autocast.enabled");
-  config.torch_autocast.dtype = autocast_type(settings.get("torch_autocast.dtype"));
+  config.torch_autocast.dtype = data_type(settings.get("torch_autocast.dtype")).value_or(DataType::kBFloat16);
   if (settings.has("max_consecutive_skipped_steps"))
     config.max_consecutive_skipped_steps = settings.integer("max_consecutive_skipped_steps");
   config.zero = make_zero(settings);

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "base/text.h"
+#include "config/optimizer.h"
 #include "config/relaxed_json.h"
 #include "config/schema.h"
 #include "config/value.h"
@@ -34,31 +35,8 @@ void add_defaults(const Settings& settings, Values& values) {
 }
 
 void add_optimizer(const Config::Optimizer& optimizer, Values& values) {
-  if (optimizer.type.empty()) return;
-  const auto add = [&](const char* name, const json& value) {
-    values.try_emplace(str("optimizer.params.", name), value, Source::kDefault);
-  };
-  const bool adam = optimizer.type == "adam" || optimizer.type == "adamw";
-  add("lr", optimizer.lr);
-  add("weight_decay", optimizer.weight_decay);
-  if (optimizer.has_betas()) add("betas", {optimizer.beta1, optimizer.beta2});
-  if (optimizer.type != "lion" && optimizer.type != "SGD") add("eps", optimizer.eps);
-  if (adam || optimizer.type == "lamb") add("bias_correction", optimizer.bias_correction);
-  if (adam) {
-    add("adam_w_mode", optimizer.adam_w_mode);
-    add("torch_adam", optimizer.torch_adam);
-  } else if (optimizer.type == "lamb") {
-    add("min_coeff", optimizer.min_coeff);
-    add("max_coeff", optimizer.max_coeff);
-    add("eps_inside_sqrt", optimizer.eps_inside_sqrt);
-  } else if (optimizer.type == "adagrad") {
-    add("lr_decay", optimizer.lr_decay);
-    add("initial_accumulator_value", optimizer.initial_accumulator_value);
-  } else if (optimizer.type == "SGD") {
-    add("momentum", optimizer.momentum);
-    add("dampening", optimizer.dampening);
-    add("nesterov", optimizer.nesterov);
-  }
+  const json all = optimizer_values(optimizer);
+  for (const auto& [name, value] : all.items()) values.try_emplace(str("optimizer.params.", name), value, Source::kDefault);
 }
 
 void add_schedule(const Config::Scheduler& schedule, Values& values) {

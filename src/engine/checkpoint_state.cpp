@@ -8,6 +8,7 @@
 #include "checkpoint/save.h"
 #include "comm/agreement.h"
 #include "deepspeed/error.h"
+#include "optim/state_names.h"
 
 namespace deepspeed::engine {
 namespace {
@@ -17,6 +18,7 @@ using Json = nlohmann::ordered_json;
 checkpoint::Image image_of(EngineImpl& engine) {
   checkpoint::Image image;
   image.state_names = engine.state_names();
+  for (const auto& name : image.state_names) image.state_aliases.push_back(optim::names_of_state(name));
   for (const auto& state : engine.unit_states())
     image.units.push_back({&state.unit->layout(), state.parameter, state.unit->trainable(), state.states});
   return image;

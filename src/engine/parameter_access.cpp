@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "deepspeed/error.h"
 #include "engine/engine_impl.h"
+#include "optim/state_names.h"
 #include "zero/interception.h"
 
 namespace deepspeed::engine {
@@ -16,16 +17,6 @@ namespace {
 std::string call_name(const char* verb, Quantity quantity, Extent extent) {
   const char* what = quantity == Quantity::kParameter ? "_fp32_param" : quantity == Quantity::kGradient ? "_grad" : "_optimizer_state";
   return base::str("safe_", verb, extent == Extent::kFull ? "_full" : "_local", what);
-}
-
-// torch's name for a state of ours, where it has another one.
-std::string own_name(const std::string& state, const std::string& optimizer) {
-  if (state == "exp_avg") return "moment";
-  if (state == "exp_avg_sq") return "variance";
-  if (state == "sum" && optimizer == "adagrad") return "square_sum";
-  if (state == "max_exp_avg_sq") return "largest_variance";
-  if (state == "momentum_buffer") return optimizer == "muon" ? "moment" : "momentum";
-  return state;
 }
 
 // The elements of a parameter that lie in a shard; where there are none, the shard's beginning.
@@ -88,7 +79,10 @@ EngineImpl::Held EngineImpl::held(const Place& place, Quantity quantity, const s
   const auto& names = state_names();
   // A unit may have the first of them only (Muon's matrices).
   const auto end = names.begin() + static_cast<std::ptrdiff_t>(optimizer_->states().count(t));
-  const auto found = std::find(names.begin(), end, own_name(state, config_.optimizer.type));
+  const auto found = std::find_if(names.begin(), end, [&](const std::string& own) {
+    const auto all = optim::names_of_state(own);
+    return std::find(all.begin(), all.end(), state) != all.end();
+  });
   if (found == end) {
     throw Error(ErrorCode::kUsage, "engine",
                 base::str(call, ": got the state \"", state, "\", allowed for ", config_.optimizer.type, ": ",

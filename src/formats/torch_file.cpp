@@ -1,6 +1,7 @@
 #include "formats/torch_file.h"
 
-#include <array>
+#include <zlib.h>
+
 #include <cstring>
 #include <vector>
 
@@ -34,30 +35,8 @@ class Fields {
   std::span<const std::byte> part_;
 };
 
-uint32_t crc32(std::span<const std::byte> bytes) {
-  static const auto tables = [] {
-    std::array<std::array<uint32_t, 256>, 8> made{};
-    for (uint32_t i = 0; i < 256; ++i) {
-      uint32_t value = i;
-      for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ (0xEDB88320u & (0u - (value & 1)));
-      made[0][i] = value;
-    }
-    for (size_t k = 1; k < 8; ++k) {
-      for (size_t i = 0; i < 256; ++i) made[k][i] = (made[k - 1][i] >> 8) ^ made[0][made[k - 1][i] & 0xFF];
-    }
-    return made;
-  }();
-  uint32_t crc = 0xFFFFFFFFu;
-  size_t i = 0;
-  for (; i + 8 <= bytes.size(); i += 8) {
-    uint64_t eight;
-    std::memcpy(&eight, bytes.data() + i, 8);
-    eight ^= crc;
-    crc = 0;
-    for (size_t k = 0; k < 8; ++k) crc ^= tables[7 - k][(eight >> (8 * k)) & 0xFF];
-  }
-  for (; i < bytes.size(); ++i) crc = (crc >> 8) ^ tables[0][(crc ^ static_cast<uint32_t>(bytes[i])) & 0xFF];
-  return ~crc;
+uint32_t checksum(std::span<const std::byte> bytes) {
+  return static_cast<uint32_t>(::crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
 // Where the directory of the archive lies.
@@ -127,7 +106,7 @@ TorchFile::TorchFile(const std::string& path) : file_(path), records_(read_zip(f
   const auto checked = [&](const std::string& name) -> const ZipRecord* {
     const auto found = records_.find(prefix_ + name);
     if (found == records_.end()) return nullptr;
-    if (crc32(found->second.bytes) != found->second.crc)
+    if (checksum(found->second.bytes) != found->second.crc)
       fail(path, base::str("record ", prefix_, name, " has changed since it was written (checksum)"));
     return &found->second;
   };
@@ -150,7 +129,7 @@ std::span<const std::byte> TorchFile::storage(const PickleTensor& tensor) const 
   const uint64_t expected = tensor.storage_elements * dtype_size(tensor.dtype);
   const auto bytes = found->second.bytes;
   if (bytes.size() != expected) fail(path(), base::str("record ", name, ": got ", bytes.size(), " bytes, allowed ", expected));
-  if (crc32(bytes) != found->second.crc) fail(path(), base::str("record ", name, " has changed since it was written (checksum)"));
+  if (checksum(bytes) != found->second.crc) fail(path(), base::str("record ", name, " has changed since it was written (checksum)"));
   return bytes;
 }
 

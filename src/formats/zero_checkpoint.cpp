@@ -321,8 +321,8 @@ void ZeroCheckpoint::read_groups() {
       at += weight.elements();
       weights_.push_back(std::move(weight));
     }
-    // What follows is padding to a multiple of twice the ranks, on each rank's run at most.
-    if (run.elements - at >= 2 * ranks() * ranks() + 2 * ranks()) {
+    // What follows is padding to a multiple of twice the ranks.
+    if (run.elements - at >= 2 * ranks()) {
       damaged(base::str("group ", group, " has ", run.elements, " elements, its parameters ", at,
                         ": other parameters than it was saved with?"));
     }

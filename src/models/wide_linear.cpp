@@ -153,17 +153,21 @@ Products choose() {
     throw Error(ErrorCode::kEnvironment, "models", base::str("DS_BF16_PRODUCTS: got \"", text, "\", allowed auto, native, fp32"));
   }
   if (!cpu_has("amx_bf16") && !cpu_has("avx512_bf16")) return Products::kFp32;
-  at::AutoDispatchBelowADInplaceOrView below;
-  const Tensor x = at::full({256, 1024}, 0.5, at::kBFloat16), weight = at::full({1024, 1024}, 0.25, at::kBFloat16);
-  const double native = fastest([&] { at::linear(x, weight); }), wide = fastest([&] { linear_cpu(x, weight, std::nullopt); });
+  const Bf16Times times = measure_bf16_products(256, 1024);
   // A near tie goes to fp32, which is also the more exact one.
-  const Products products = native * 1.1 < wide ? Products::kNative : Products::kFp32;
-  base::log_info("bf16 products: ", products == Products::kNative ? "the processor's own" : "in fp32", " (measured ", native,
-                 " ms against ", wide, " ms; DS_BF16_PRODUCTS=native or fp32 decides instead)");
+  const Products products = times.native * 1.1 < times.fp32 ? Products::kNative : Products::kFp32;
+  base::log_info("bf16 products: ", products == Products::kNative ? "the processor's own" : "in fp32", " (measured ", times.native,
+                 " ms against ", times.fp32, " ms; DS_BF16_PRODUCTS=native or fp32 decides instead)");
   return products;
 }
 
 }  // namespace
+
+Bf16Times measure_bf16_products(int64_t rows, int64_t n) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  const Tensor x = at::full({rows, n}, 0.5, at::kBFloat16), weight = at::full({n, n}, 0.25, at::kBFloat16);
+  return {fastest([&] { at::linear(x, weight); }), fastest([&] { linear_cpu(x, weight, std::nullopt); })};
+}
 
 bool has_fast_bf16() {
   if (chosen.load() == Products::kUnknown) chosen = choose();

@@ -74,3 +74,13 @@ def test_wrong_usage_and_a_missing_file(tmp_path):
     assert check(tmp_path, {}, "--world", "0").returncode == 2
     missing = subprocess.run([str(CONFIG), "check", str(tmp_path / "none.json")], capture_output=True, text=True, timeout=60)
     assert missing.returncode == 1 and "none.json" in missing.stderr
+
+
+@pytest.mark.parametrize(("optimizer", "expected"), [
+    ({"type": "Muon", "params": {"adam_lr": 1e-3}}, {"muon_lr": 0.02, "adam_lr": 1e-3, "momentum": 0.95, "betas": [0.9, 0.95]}),
+    ({"type": "AdamW", "params": {"torch_adam": True, "amsgrad": True}}, {"amsgrad": True, "maximize": False, "weight_decay": 0.01}),
+    ({"type": "SGD", "params": {"momentum": 0.9}}, {"momentum": 0.9, "dampening": 0.0, "nesterov": False})])
+def test_every_parameter_of_the_optimizer_is_listed(tmp_path, optimizer, expected):
+    values = json.loads(check(tmp_path, {"train_batch_size": 1, "optimizer": optimizer}, "--json").stdout)["values"]
+    for name, value in expected.items():
+        assert values[f"optimizer.params.{name}"]["value"] == value, name

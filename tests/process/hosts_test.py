@@ -12,12 +12,12 @@ pytestmark = pytest.mark.skipif(not DS_TRAIN.exists(), reason="ds_train is not b
 CASE = GOLDEN / "train" / "stage2-fp32-w4"
 
 
-def start(port, words, locals_=2, world=4, **extra):
-    """`world` processes, `locals_` on each host."""
+def start(port, words, locals_=2, world=4, each=None, **extra):
+    """`world` processes, `locals_` on each host; `each`: further variables of each rank."""
     started = []
     for rank in range(world):
         variables = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank % locals_, "LOCAL_WORLD_SIZE": locals_, "MASTER_ADDR": "127.0.0.1",
-                     "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", **extra}
+                     "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", **extra, **(each[rank] if each else {})}
         started.append(subprocess.Popen([str(word) for word in (DS_TRAIN, *words)], env=environment(**{k: str(v) for k, v in variables.items()}),
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL))
     return started

@@ -539,6 +539,16 @@ def test_text_starts_over_and_resumes_inside_a_pass(tmp_path, text_run):
     assert 1 <= logged_steps(tmp_path / "pass.jsonl") < 9
 
 
+def test_a_checkpoint_of_the_real_deepspeed_is_resumed_from(tmp_path):
+    case = GOLDEN / "checkpoints" / "stage2-fp32"
+    expected = json.loads((case / "expected.json").read_text())["resumed"]["zero-w2"]["steps"]
+    words = arguments(case / "tokens.safetensors", case / "ds_config.json", "--load", case / "zero", model=GOLDEN / "models" / "nano-llama")
+    # The file of tokens begins with those of the steps before the checkpoint, and a checkpoint of DeepSpeed does not say where its data was.
+    result = trained(*words, "--steps", 1, "--log_json", tmp_path / "log")
+    assert f"resumed from {case / 'zero' / 'step'} at step {expected[0]['step']}" in result.stderr
+    assert "the data begins at its start" in result.stderr
+
+
 def test_lines_of_ranks_under_the_launcher_name_the_rank_once(tmp_path, tokens):
     result = trained(*arguments(tokens, config(tmp_path / "ds_config.json"), "--steps", 2), DS_LOG_LEVEL="debg")
     lines = [line for line in result.stderr.splitlines() if "[deepspeed]" in line and "[rank" in line]

@@ -96,3 +96,87 @@ def test_usage(tmp_path, words, named):
     result = run(GOLDEN / "checkpoints" / "stage1-fp32" / "zero", tmp_path / "out", *words)
     assert result.returncode == 2 and named in result.stderr + result.stdout
     assert run(GOLDEN / "checkpoints" / "stage1-fp32" / "zero", tmp_path / "model.bin").returncode == 2
+
+
+# --- checkpoints made here, for the faults that converters were reported for: A45, A54, A55, A56, A67
+
+
+def write_stage2(folder, groups, ranks, shared=None, buffers=None, bf16=False):
+    """A ZeRO-2 checkpoint of groups {name: tensor}; the runs of a group are its parameters back to back, padded to twice the ranks."""
+    import torch
+    (folder / "step").mkdir(parents=True)
+    (folder / "latest").write_text("step")
+    runs = []
+    for group in groups:
+        flat = torch.cat([tensor.flatten() for tensor in group.values()])
+        padding = -len(flat) % (2 * ranks)
+        parts = list(torch.cat([flat, torch.full((padding,), 99.0)]).chunk(ranks))
+        if not bf16 and padding:  # the fp16 and fp32 optimizers store the last run without its padding
+            parts[-1] = parts[-1][:len(parts[-1]) - min(padding, len(parts[-1]))]
+        runs.append([part.clone() for part in parts])
+    for rank in range(ranks):
+        state = {"partition_count": [ranks] * len(groups), "base_optimizer_state": {"state": {}, "param_groups": []},
+                 "single_partition_of_fp32_groups": [run[rank] for run in runs], **({} if bf16 else {"zero_stage": 2})}
+        torch.save({"optimizer_state_dict": state}, folder / "step" / f"{'bf16_' if bf16 else ''}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+    torch.save({"module": buffers or {}, "buffer_names": list(buffers or {}), "shared_params": shared or {},
+                "param_shapes": [{name: tensor.shape for name, tensor in group.items()} for group in groups]},
+               folder / "step" / "mp_rank_00_model_states.pt")
+
+
+def written(folder, output, *more):
+    result = run(folder, output, *more)
+    assert result.returncode == 0, result.stderr
+    found = {}
+    for path in output.glob("*.safetensors"):
+        for name, entry in tensors(path).items():
+            assert name not in found, name
+            found[name] = entry
+    return found
+
+
+def as_entry(tensor):
+    return "F32", list(tensor.shape), tensor.float().numpy().tobytes()
+
+
+def check_stage2(tmp_path, groups, ranks, extra=None, *more, **options):
+    write_stage2(tmp_path / "zero", groups, ranks, **options)
+    expected = {name: as_entry(tensor) for group in groups for name, tensor in group.items()}
+    expected.update({name: as_entry(tensor) for name, tensor in (extra or {}).items()})
+    assert written(tmp_path / "zero", tmp_path / "out", *more) == expected
+
+
+def test_a54_twelve_ranks_are_taken_in_the_order_of_their_numbers(tmp_path):
+    import torch
+    check_stage2(tmp_path, [{"w": torch.arange(24.0)}], 12)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a55_padding_is_not_taken_for_elements(tmp_path, ranks, bf16):
+    import torch
+    sizes = (7, 1, 30, 4, 15)  # 57 in all
+    check_stage2(tmp_path, [{f"p{i}": torch.randn(size) for i, size in enumerate(sizes)}], ranks, bf16=bf16)
+
+
+def test_a56_groups_of_other_sizes(tmp_path):
+    import torch
+    check_stage2(tmp_path, [{"decay": torch.randn(5)}, {"plain": torch.randn(3)}], 2)
+
+
+def test_a45_a67_other_names_of_a_tied_weight_and_buffers_in_small_shards(tmp_path):
+    import torch
+    table, table16 = torch.randn(40, 8), torch.randn(3).half()
+    check_stage2(tmp_path, [{"embed": table, "norm": torch.randn(8)}], 2, {"head": table, "mean": table16}, "--max_shard_size", "1KB",
+                 shared={"head": "embed"}, buffers={"mean": table16})
+
+
+def test_parameters_that_do_not_fit_the_runs_are_told(tmp_path):
+    import torch
+    write_stage2(tmp_path / "zero", [{"w": torch.randn(40)}], 2)
+    model = tmp_path / "zero" / "step" / "mp_rank_00_model_states.pt"
+    state = torch.load(model, weights_only=False)
+    for shape, word in (((20,), "other parameters than it was saved with"), ((50,), "ends inside w")):
+        state["param_shapes"] = [{"w": torch.Size(shape)}]
+        torch.save(state, model)
+        result = run(tmp_path / "zero", tmp_path / "out")
+        assert result.returncode == 1 and word in result.stderr, result.stderr

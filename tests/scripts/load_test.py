@@ -7,13 +7,13 @@ from project_root import ROOT
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import load  # noqa: E402
 
-SPIN = "import time; end = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
+SPIN = "import time\nwhile time.process_time() < 0.5: pass"
 
 
 def test_processor_time_of_children_is_not_that_of_others():
     with load.Load() as measured:
         subprocess.run([sys.executable, "-c", SPIN], check=True)
-    assert measured.cpu_s > 0.3
+    assert measured.cpu_s > 0.4
 
 
 def test_others_are_seen(monkeypatch):
