@@ -2,9 +2,11 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build train test tsan bench bench-peers format lint docs install clean distclean
+.PHONY: help setup build train test tsan torture bench bench-peers format lint docs install clean distclean
 MAKEFLAGS += --no-print-directory
 PREFIX ?= /usr/local
+POINTS ?= 300
+STATES ?= 200
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -23,6 +25,10 @@ test: ## set up, build and run every test
 
 tsan: setup ## thread sanitizer over what ranks and threads of one host share
 	@scripts/test.sh tsan
+
+torture: build ## kill saves, and lose the power in the middle of them (POINTS=300 STATES=200)
+	@DS_TORTURE_STATES=$(STATES) build/bin/test_store --gtest_filter='*Faults*:Damage*'
+	@.venv/bin/python scripts/torture.py --points $(POINTS)
 
 bench: build ## our own figures
 	@.venv/bin/python benchmarks/compare.py --systems ours $(BENCH)

@@ -20,7 +20,7 @@ CHECK_TOLERANCE = 1e-5  # relative
 MIB = 1 << 20
 
 # name -> (threads per rank, ranks)
-ROWS = {"optimizer": (2, 1), "small_tensors": (2, 1), "all_reduce": (1, 2), "zero_path": (1, 2), "loss": (2, 1)}
+ROWS = {"optimizer": (2, 1), "small_tensors": (2, 1), "all_reduce": (1, 2), "zero_path": (1, 2), "loss": (2, 1), "checkpoint": (1, 2)}
 
 # Bytes that must move, per rank, by the title of the row: 28 per parameter; an all-reduce reads and writes 2.5 times its size when ranks read each
 # other's memory; a reduce-scatter 1.5 times, and a gather nothing when parameters are mapped.

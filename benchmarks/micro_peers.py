@@ -147,6 +147,52 @@ def loss(repeat):
     say(row="linear + cross entropy, 2048 tokens, vocabulary 131072", system="torch", ms=times, check=result.item() + slope, extra_mb=extra_mb)
 
 
+def checkpoint(repeat):
+    """torch's distributed checkpoints of a state cut over two ranks: parameters and two moments, 134 M elements each."""
+    import shutil
+    import tempfile
+
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    rows, columns = 2048, 4096
+    state = {}
+    for i in range(16):
+        values = torch.arange(rows * columns, dtype=torch.int32).remainder_(1009).float().mul_(1e-3).add_(i).view(rows, columns)
+        for kind, factor in (("value", 1.0), ("exp_avg", 0.1), ("exp_avg_sq", 0.2)):
+            state[f"{kind}.p{i}"] = distribute_tensor(values * factor, mesh, [Shard(0)])
+    folder = pathlib.Path(tempfile.gettempdir()) / "ds_bench_checkpoint_peer"
+    future = None
+
+    def clear():
+        if future is not None:
+            future.result()
+        if dist.get_rank() == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        dist.barrier()
+
+    def in_background():
+        nonlocal future
+        future = dcp.async_save(state, checkpoint_id=folder)
+
+    def to_the_end():
+        in_background()
+        future.result()
+    save = sample(lambda: dcp.save(state, checkpoint_id=folder), repeat, clear)
+    load = sample(lambda: dcp.load(state, checkpoint_id=folder), repeat, dist.barrier)
+    check = checksum([state["value.p3"].full_tensor()])
+    stall = sample(in_background, repeat, clear)
+    future.result()
+    behind = sample(to_the_end, repeat, clear)
+    for row, times in (("save", save), ("stall of a save in the background", stall), ("background save to the end", behind), ("load", load)):
+        say(row=f"checkpoint of 1.6 GB, {row}", system="DCP", ms=times, check=check, extra_mb=0)
+    clear()
+    dist.destroy_process_group()
+
+
 if __name__ == "__main__":
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    {row.__name__: row for row in (optimizer, small_tensors, all_reduce, zero_path, loss)}[sys.argv[1]](int(sys.argv[2]))
+    {row.__name__: row for row in (optimizer, small_tensors, all_reduce, zero_path, loss, checkpoint)}[sys.argv[1]](int(sys.argv[2]))

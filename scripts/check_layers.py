@@ -14,13 +14,13 @@ import tree
 LEVELS = {
     "base": 0,
     "shm": 1, "config": 1, "accel": 1, "kernels": 1, "io": 1, "formats": 1,
-    "tensor": 2, "comm": 2, "monitor": 2, "launcher": 2, "schedule": 2, "precision": 2,
+    "tensor": 2, "comm": 2, "monitor": 2, "launcher": 2, "schedule": 2, "precision": 2, "store": 2,
     "comm_nccl": 3, "comm_mpi": 3, "optim": 3, "checkpoint": 3, "offload": 3, "data": 3, "recompute": 3,
     "zero": 4, "parallel": 4, "lora": 4,
     "models": 5,
     "engine": 6,
 }
-TORCH_FREE = {"base", "shm", "config", "kernels", "io", "formats", "schedule", "precision", "launcher"}
+TORCH_FREE = {"base", "shm", "config", "kernels", "io", "formats", "schedule", "precision", "store", "launcher"}
 VENDOR_ROOMS = {"accel", "comm", "comm_nccl"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)

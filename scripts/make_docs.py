@@ -10,7 +10,7 @@ import tempfile
 
 import tree
 
-TOOLS = ("deepspeed", "ds_train", "ds_report", "ds_config", "zero_to_fp32", "conformance")
+TOOLS = ("deepspeed", "ds_train", "ds_report", "ds_config", "ds_checkpoint", "ds_migrate", "zero_to_fp32", "conformance")
 HEAD = """# Tools
 
 Made by `make docs` from each tool's `--help`; edit the tool, not this page. Exit codes of all tools: 0 ok, 1 failure, 2 usage, 3 bad

@@ -4,9 +4,9 @@
 . "$(dirname "$0")/lib.sh"
 STAGE=setup
 
-# Compiler and build tools; checksums; MPI; Gloo's headers (the torch wheel has none); GoogleTest, JSON, command line; Python for .venv.
+# Compiler and build tools; checksums and the index of checkpoints; MPI; Gloo's headers (the torch wheel has none); GoogleTest, JSON, command line; Python for .venv.
 packages=(build-essential g++ cmake ninja-build ccache git libgloo-dev libgtest-dev libgmock-dev nlohmann-json3-dev libcli11-dev
-  zlib1g-dev libopenmpi-dev openmpi-bin python3 python3-venv)
+  zlib1g-dev pkg-config libisal-dev libxxhash-dev libsqlite3-dev libopenmpi-dev openmpi-bin python3 python3-venv)
 
 missing_packages() {
   local package

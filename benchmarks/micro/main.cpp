@@ -62,10 +62,11 @@ int main(int argc, char** argv) {
                                                                        {"small_tensors", micro::small_tensors},
                                                                        {"all_reduce", micro::all_reduce},
                                                                        {"zero_path", micro::zero_path},
-                                                                       {"loss", micro::loss}};
+                                                                       {"loss", micro::loss},
+                                                                       {"checkpoint", micro::checkpoint}};
   const auto row = rows.find(argc > 1 ? argv[1] : "");
   if (row == rows.end()) {
-    std::fprintf(stderr, "usage: micro_bench optimizer|small_tensors|all_reduce|zero_path|loss [REPEAT]\n");
+    std::fprintf(stderr, "usage: micro_bench optimizer|small_tensors|all_reduce|zero_path|loss|checkpoint [REPEAT]\n");
     return 2;
   }
   try {

@@ -31,5 +31,6 @@ void small_tensors(const Options& options);
 void all_reduce(const Options& options);
 void zero_path(const Options& options);
 void loss(const Options& options);
+void checkpoint(const Options& options);
 
 }  // namespace micro

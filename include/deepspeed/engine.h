@@ -56,9 +56,21 @@ struct EngineOptions {
   bool share_memory = true;
 };
 
+struct SaveOptions {
+  // Returns once the state has been copied to host memory, and writes it beside training. The copy stays, for the next save. What goes wrong comes out of the
+  // next step() (which is complete then), save_checkpoint() or wait_for_checkpoint(), as an Error on every rank.
+  bool async = false;
+  int keep_last = 0;  // removes all but so many of the newest checkpoints of the directory, after the new one is in place; 0: keeps all
+};
+
+struct LoadOptions {
+  bool fallback = false;  // a checkpoint that is missing or damaged: take the newest whole one of the directory, with a warning
+};
+
 struct LoadedCheckpoint {
   std::string path;          // directory that was loaded
   std::string client_state;  // JSON text given to save_checkpoint
+  std::string damage;        // LoadOptions::fallback: why it is not the one that was asked for; empty: it is
 };
 
 // Bytes per rank, estimated before the first step.
@@ -154,10 +166,15 @@ class Engine {
   std::map<std::string, at::Tensor> full_parameters(bool everywhere = false);
 
   // Writes DIR/TAG atomically (docs/formats/checkpoint.md) and points DIR/latest at it. Default tag: global_step<N>. Collective.
-  // `client_state` is JSON text of the caller's. Throws on every rank when any rank fails; older checkpoints stay untouched.
-  std::string save_checkpoint(const std::string& directory, const std::string& tag = "", const std::string& client_state = "{}");
-  // Loads DIR/TAG; an empty tag means what DIR/latest names. Collective. A missing checkpoint is an Error.
-  LoadedCheckpoint load_checkpoint(const std::string& directory, const std::string& tag = "");
+  // `client_state` is JSON text of the caller's. Throws on every rank when any rank fails; older checkpoints stay untouched. Two savers at work in one
+  // directory are refused.
+  std::string save_checkpoint(const std::string& directory, const std::string& tag = "", const std::string& client_state = "{}",
+                              const SaveOptions& options = {});
+  // Returns when no save is under way; throws what the last one in the background met. The engine's end waits, too. Collective.
+  void wait_for_checkpoint();
+  // Loads DIR/TAG; an empty tag means what DIR/latest names. Collective. A missing or damaged checkpoint is an Error; all checksums are compared before
+  // anything is overwritten.
+  LoadedCheckpoint load_checkpoint(const std::string& directory, const std::string& tag = "", const LoadOptions& options = {});
 
   // Parameters of `tensors` hold their full values while the returned object lives (stage 3); writes inside are kept on all ranks when every
   // rank makes the same ones, or those of `modifier_rank` when given.

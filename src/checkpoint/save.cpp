@@ -1,169 +1,104 @@
 #include "checkpoint/save.h"
 
-#include <ATen/Context.h>
-#include <ATen/core/Generator.h>
-
-#include <cstdio>
-#include <filesystem>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 
-#include "base/check.h"
-#include "base/files.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "comm/agreement.h"
 #include "deepspeed/error.h"
-#include "formats/output_file.h"
-#include "formats/safetensors.h"
+#include "store/save_folder.h"
+#include "store/shard_file.h"
 
 namespace deepspeed::checkpoint {
+namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string rank_file(int rank, int world_size) {
-  char name[64];
-  std::snprintf(name, sizeof name, "rank_%05d_of_%05d.safetensors", rank, world_size);
-  return name;
+// Runs `work`; returns what went wrong, empty when nothing did.
+std::string attempt(const std::function<void()>& work) {
+  try {
+    work();
+    return "";
+  } catch (const std::exception& failure) {
+    const std::string text = failure.what();
+    return text.empty() ? "unknown failure" : text;
+  }
 }
 
-namespace {
-
-formats::Dtype dtype_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return formats::Dtype::kF32;
-    case at::kBFloat16:
-      return formats::Dtype::kBF16;
-    case at::kHalf:
-      return formats::Dtype::kF16;
-    case at::kByte:
-      return formats::Dtype::kU8;
-    default:
-      DS_CHECK(false, c10::toString(tensor.scalar_type()));
-  }
-  return formats::Dtype::kF32;
+// Runs `work`, then lets all ranks know how it went everywhere.
+void together(Communicator& communicator, const std::string& what, const at::Tensor& probe, const std::function<void()>& work) {
+  comm::agree_on_success(communicator, attempt(work), ErrorCode::kCheckpointWrite, "checkpoint", what, probe);
 }
 
-void write_rank_file(const std::string& path, const Image& image) {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (size_t u = 0; u < image.units.size(); ++u) {
-    const UnitImage& unit = image.units[u];
-    tensors.emplace_back(base::str("unit.", u, ".parameter"), unit.parameter);
-    for (size_t i = 0; i < unit.states.size(); ++i) {
-      tensors.emplace_back(base::str("unit.", u, ".", image.state_names[i]), unit.states[i]);
-    }
+// What a rank says after it has written its file: the file's entry, or what went wrong.
+constexpr char kFailed = '!';
+
+std::vector<store::FileEntry> gather_entries(Communicator& communicator, const std::string& mine, const std::string& what,
+                                             const at::Tensor& probe) {
+  const auto texts = comm::gather_texts(communicator, mine, what, probe);
+  std::vector<std::string> errors;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    if (texts[rank][0] == kFailed) errors.push_back(base::str(texts[rank].substr(1), " (rank ", rank, ")"));
   }
-  tensors.emplace_back("rng.cpu", at::globalContext().defaultGenerator(at::kCPU).get_state());
-  std::vector<formats::TensorSpec> specs;
-  for (const auto& [name, tensor] : tensors) specs.push_back({name, dtype_of(tensor), tensor.sizes().vec()});
-  formats::SafetensorsWriter writer(path, std::move(specs), {{"format", kFormatName}});
-  for (const auto& [name, tensor] : tensors) {
-    const auto host = tensor.cpu().contiguous();
-    writer.write(name, {static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()});
-  }
-  writer.finish(/*durable=*/true);
+  if (!errors.empty()) throw Error(ErrorCode::kCheckpointWrite, "checkpoint", base::str(what, ": ", base::join(errors, "; ")));
+  std::vector<store::FileEntry> entries;
+  for (const auto& text : texts) entries.push_back(store::file_entry_from(text));
+  return entries;
 }
 
-std::string index_json(const Image& image, const std::string& tag, int world_size) {
-  Json index;
-  index["format"] = kFormatName;
-  index["version"] = kFormatVersion;
-  index["tag"] = tag;
-  index["world_size"] = world_size;
-  Json files = Json::array();
-  for (int rank = 0; rank < world_size; ++rank) files.push_back(rank_file(rank, world_size));
-  index["files"] = std::move(files);
-  index["states"] = image.state_names;
-  Json units = Json::array();
-  for (const UnitImage& unit : image.units) {
-    Json parameters = Json::array();
-    for (const auto& slot : unit.layout->slots())
-      parameters.push_back({{"name", slot.name}, {"shape", slot.shape}, {"offset", slot.offset}});
-    units.push_back({{"trained", unit.trained}, {"shard_elements", unit.layout->shard_elements()}, {"parameters", std::move(parameters)}});
-  }
-  index["units"] = std::move(units);
-  index["run"] = Json::parse(image.run_json);
-  index["client_state"] = Json::parse(image.client_json);
-  return index.dump(1);
+store::Index index_of(const Snapshot& snapshot, const std::string& tag, std::vector<store::FileEntry> files) {
+  store::Index index;
+  index.tag = tag;
+  index.world_size = static_cast<int>(files.size());
+  index.state_names = snapshot.state_names;
+  index.parameters = snapshot.parameters;
+  for (size_t rank = 0; rank < files.size(); ++rank) store::add_shard(index, std::move(files[rank]), snapshot.plans[rank]);
+  index.run_json = snapshot.run_json;
+  index.client_json = snapshot.client_json;
+  index.library_version = DEEPSPEED_VERSION;
+  return index;
 }
 
-void check_tag(const std::string& directory, const std::string& tag, const std::string& client_json) {
-  if (directory.empty()) throw Error(ErrorCode::kUsage, "checkpoint", "save: got an empty directory name, allowed a path");
-  if (tag.empty() || tag.find('/') != std::string::npos || tag[0] == '.' || tag == "latest") {
-    throw Error(ErrorCode::kUsage, "checkpoint",
-                base::str("save: got the tag \"", tag, "\", allowed a file name that neither starts with a dot nor is \"latest\""));
+}  // namespace
+
+void check_request(const SaveRequest& request, const std::string& client_json) {
+  if (request.directory.empty()) throw Error(ErrorCode::kUsage, "checkpoint", "save: got an empty directory name, allowed a path");
+  store::check_tag(request.tag);
+  if (request.keep_last < 0) {
+    throw Error(ErrorCode::kUsage, "checkpoint", base::str("save: keep_last: got ", request.keep_last, ", allowed 0 (all) or more"));
   }
   if (!Json::accept(client_json))
     throw Error(ErrorCode::kUsage, "checkpoint", "save: got a client_state that is no JSON, allowed JSON text");
 }
 
-// Runs `work`, then lets all ranks know how it went everywhere.
-void together(Communicator& communicator, const std::string& what, const at::Tensor& probe, const std::function<void()>& work) {
-  std::string error;
-  try {
-    work();
-  } catch (const std::exception& failure) {
-    error = failure.what();
-    if (error.empty()) error = "unknown failure";
-  }
-  comm::agree_on_success(communicator, error, ErrorCode::kCheckpointWrite, "checkpoint", what, probe);
-}
-
-// Rank 0 only. Puts the finished temporary folder in its place.
-void commit(const std::string& directory, const std::string& temporary, const std::string& tag, const std::string& index) {
-  formats::OutputFile file(temporary + "/index.json");
-  file.write(index);
-  file.commit(/*durable=*/true);
-  base::sync_directory(temporary);
-  const std::string target = directory + "/" + tag;
-  // A checkpoint of this name goes out and the new one comes in as one step, so that `latest` never names nothing. Where the file system cannot do
-  // that, the old one is moved aside first.
-  std::string replaced = temporary;
-  if (!base::exists(target)) {
-    base::rename_path(temporary, target);
-  } else if (!base::exchange_paths(temporary, target)) {
-    replaced = directory + "/.tmp.replaced." + tag;
-    base::remove_tree(replaced);
-    base::rename_path(target, replaced);
-    base::rename_path(temporary, target);
-  }
-  base::sync_directory(directory);
-  formats::OutputFile latest(directory + "/latest");
-  latest.write(tag);
-  latest.commit(/*durable=*/true);
-  base::remove_tree(replaced);
-}
-
-}  // namespace
-
-std::string save(Communicator& communicator, const std::string& directory, const std::string& tag, const Image& image,
-                 const at::Tensor& device_probe) {
+std::string write_checkpoint(Communicator& communicator, store::FileSystem& files, const SaveRequest& request, const Snapshot& snapshot,
+                             const at::Tensor& device_probe) {
   const bool leads = communicator.rank() == 0;
-  const std::string temporary = directory + "/.tmp." + tag;
-  together(communicator, "save " + directory, device_probe, [&] {
-    check_tag(directory, tag, image.client_json);
-    if (!leads) return;
-    base::make_directories(directory);
-    // What an interrupted save left behind gives its space back here.
-    for (const auto& item : std::filesystem::directory_iterator(directory)) {
-      if (item.path().filename().string().rfind(".tmp.", 0) == 0) base::remove_tree(item.path().string());
-    }
-    base::make_directories(temporary);
+  const std::string temporary = store::temporary_folder(request.directory, request.tag);
+  std::unique_ptr<store::SaveFolder> folder;
+  together(communicator, "save " + request.directory, device_probe, [&] {
+    if (leads) folder = std::make_unique<store::SaveFolder>(files, request.directory, request.tag);
   });
-  try {
-    together(communicator, "save " + temporary, device_probe,
-             [&] { write_rank_file(temporary + "/" + rank_file(communicator.rank(), communicator.size()), image); });
-    together(communicator, "save " + directory + "/" + tag, device_probe, [&] {
-      if (leads) commit(directory, temporary, tag, index_json(image, tag, communicator.size()));
-    });
-  } catch (const Error& error) {
-    if (leads && error.code() == ErrorCode::kCheckpointWrite) {
-      std::error_code ignored;
-      std::filesystem::remove_all(temporary, ignored);
-    }
-    throw;
-  }
-  return directory + "/" + tag;
+  std::string mine;
+  const std::string error = attempt([&] {
+    mine = store::to_text(store::write_shard(files, temporary, store::shard_name(communicator.rank(), communicator.size()),
+                                             snapshot.parameters, snapshot.plans[static_cast<size_t>(communicator.rank())],
+                                             [&](size_t i) { return snapshot.data.at(i); }));
+  });
+  if (!error.empty()) mine = kFailed + error;
+  auto entries = gather_entries(communicator, mine, "save " + temporary, device_probe);
+  const std::string target = request.directory + "/" + request.tag;
+  together(communicator, "save " + target, device_probe, [&] {
+    if (!leads) return;
+    folder->commit(index_of(snapshot, request.tag, std::move(entries)));
+    if (request.keep_last == 0) return;
+    // The new one is safe; that an old one stays is no reason to call its save failed.
+    const std::string trouble = attempt([&] { folder->keep_newest(request.keep_last); });
+    if (!trouble.empty()) base::log_warning("save ", target, ": older checkpoints could not be removed: ", trouble);
+  });
+  return target;
 }
 
 }  // namespace deepspeed::checkpoint

@@ -29,16 +29,18 @@ std::vector<int64_t> gather(Communicator& communicator, const std::vector<int64_
 
 }  // namespace
 
-NormAgreement agree_on_norm(Communicator& communicator, double square_sum, bool finite, uint64_t call_hash,
+NormAgreement agree_on_norm(Communicator& communicator, double square_sum, bool finite, bool notice, uint64_t call_hash,
                             const at::Tensor& device_probe) {
-  const auto all = gather(communicator, {std::bit_cast<int64_t>(square_sum), finite ? 1 : 0, std::bit_cast<int64_t>(call_hash)},
-                          "gradient norm", device_probe);
+  const auto all =
+      gather(communicator, {std::bit_cast<int64_t>(square_sum), (finite ? 1 : 0) + (notice ? 2 : 0), std::bit_cast<int64_t>(call_hash)},
+             "gradient norm", device_probe);
   NormAgreement result;
   std::vector<std::string> different;
   for (int rank = 0; rank < communicator.size(); ++rank) {
     const int64_t* entry = all.data() + static_cast<ptrdiff_t>(rank) * 3;
     result.square_sum += std::bit_cast<double>(entry[0]);
-    result.finite = result.finite && entry[1] != 0;
+    result.finite = result.finite && (entry[1] & 1) != 0;
+    result.notice = result.notice || (entry[1] & 2) != 0;
     if (entry[2] != std::bit_cast<int64_t>(call_hash)) different.push_back(std::to_string(rank));
   }
   if (!different.empty()) {
@@ -62,16 +64,35 @@ void sum_over_ranks(Communicator& communicator, double* values, size_t count, co
 
 void agree_on_success(Communicator& communicator, const std::string& error, ErrorCode code, const char* component, const std::string& what,
                       const at::Tensor& device_probe) {
-  constexpr size_t kText = 512;
-  std::vector<int64_t> mine(kText / sizeof(int64_t), 0);
-  std::memcpy(mine.data(), error.data(), std::min(error.size(), kText - 1));
+  constexpr size_t kText = 1024;
+  std::vector<int64_t> mine(1 + kText / sizeof(int64_t), 0);
+  mine[0] = static_cast<int64_t>(code);
+  std::memcpy(mine.data() + 1, error.data(), std::min(error.size(), kText - 1));
   const auto all = gather(communicator, mine, what, device_probe);
   std::vector<std::string> errors;
   for (int rank = 0; rank < communicator.size(); ++rank) {
-    const char* text = reinterpret_cast<const char*>(all.data() + static_cast<ptrdiff_t>(rank) * static_cast<ptrdiff_t>(mine.size()));
-    if (*text != '\0') errors.push_back(base::str(text, " (rank ", rank, ")"));
+    const int64_t* entry = all.data() + static_cast<ptrdiff_t>(rank) * static_cast<ptrdiff_t>(mine.size());
+    const char* text = reinterpret_cast<const char*>(entry + 1);
+    if (*text == '\0') continue;
+    if (errors.empty()) code = static_cast<ErrorCode>(entry[0]);
+    errors.push_back(base::str(text, " (rank ", rank, ")"));
   }
   if (!errors.empty()) throw Error(code, component, base::str(what, ": ", base::join(errors, "; ")));
+}
+
+std::vector<std::string> gather_texts(Communicator& communicator, const std::string& text, const std::string& tag,
+                                      const at::Tensor& device_probe) {
+  const auto sizes = gather(communicator, {static_cast<int64_t>(text.size())}, tag, device_probe);
+  const int64_t words = (*std::max_element(sizes.begin(), sizes.end()) + 7) / 8;
+  std::vector<int64_t> mine(static_cast<size_t>(words), 0);
+  std::memcpy(mine.data(), text.data(), text.size());
+  std::vector<std::string> texts(sizes.size());
+  if (words == 0) return texts;
+  const auto all = gather(communicator, mine, tag, device_probe);
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    texts[rank].assign(reinterpret_cast<const char*>(all.data() + static_cast<ptrdiff_t>(rank) * words), static_cast<size_t>(sizes[rank]));
+  }
+  return texts;
 }
 
 std::string broadcast_text(Communicator& communicator, const std::string& text, int root, const std::string& tag,

@@ -205,21 +205,21 @@ nlohmann::json optimizer_values(const Config::Optimizer& o) {
   const Built* built = find_built(o.type);
   if (!built) return nlohmann::json::object();
   nlohmann::json all = {{"betas", {o.beta1, o.beta2}},
-              {"eps", o.eps},
-              {"bias_correction", o.bias_correction},
-              {"adam_w_mode", o.adam_w_mode},
-              {"torch_adam", o.torch_adam},
-              {"amsgrad", o.amsgrad},
-              {"momentum", o.momentum},
-              {"dampening", o.dampening},
-              {"nesterov", o.nesterov},
-              {"lr_decay", o.lr_decay},
-              {"initial_accumulator_value", o.initial_accumulator_value},
-              {"min_coeff", o.min_coeff},
-              {"max_coeff", o.max_coeff},
-              {"eps_inside_sqrt", o.eps_inside_sqrt},
-              {"muon_lr", o.lr},
-              {"adam_lr", o.adam_lr}};
+                        {"eps", o.eps},
+                        {"bias_correction", o.bias_correction},
+                        {"adam_w_mode", o.adam_w_mode},
+                        {"torch_adam", o.torch_adam},
+                        {"amsgrad", o.amsgrad},
+                        {"momentum", o.momentum},
+                        {"dampening", o.dampening},
+                        {"nesterov", o.nesterov},
+                        {"lr_decay", o.lr_decay},
+                        {"initial_accumulator_value", o.initial_accumulator_value},
+                        {"min_coeff", o.min_coeff},
+                        {"max_coeff", o.max_coeff},
+                        {"eps_inside_sqrt", o.eps_inside_sqrt},
+                        {"muon_lr", o.lr},
+                        {"adam_lr", o.adam_lr}};
   nlohmann::json values = {{"weight_decay", o.weight_decay}, {"maximize", o.maximize}};
   if (!has_word(built->parameters, "muon_lr")) values["lr"] = o.lr;
   for (const auto& [name, value] : all.items()) {

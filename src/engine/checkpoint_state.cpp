@@ -5,9 +5,9 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/load.h"
-#include "checkpoint/save.h"
 #include "comm/agreement.h"
 #include "deepspeed/error.h"
+#include "engine/shard_check.h"
 #include "optim/state_names.h"
 
 namespace deepspeed::engine {
@@ -21,6 +21,7 @@ checkpoint::Image image_of(EngineImpl& engine) {
   for (const auto& name : image.state_names) image.state_aliases.push_back(optim::names_of_state(name));
   for (const auto& state : engine.unit_states())
     image.units.push_back({&state.unit->layout(), state.parameter, state.unit->trainable(), state.states});
+  for (const auto& buffer : engine.buffers()) image.buffers.push_back({buffer.name, buffer.tensor});
   return image;
 }
 
@@ -74,7 +75,7 @@ void restore_run(EngineImpl& engine, const std::string& text, const std::string&
     if (engine.scaler() && run.contains("loss_scale")) engine.scaler()->load_state_json(run["loss_scale"].dump());
     engine.progress() = p;
   } catch (const Json::exception& error) {
-    throw Error(ErrorCode::kCheckpointDamaged, "checkpoint", base::str(path, "/index.json: run state: ", error.what()));
+    throw Error(ErrorCode::kCheckpointDamaged, "checkpoint", base::str(path, ": run state: ", error.what()));
   }
 }
 
@@ -95,25 +96,28 @@ void validate_tag(EngineImpl& engine, const std::string& tag) {
 
 }  // namespace
 
-std::string save_engine(EngineImpl& engine, const std::string& directory, const std::string& tag, const std::string& client_state) {
+std::string save_engine(EngineImpl& engine, const std::string& directory, const std::string& tag, const std::string& client_state,
+                        const SaveOptions& options) {
   std::string name = tag.empty() ? base::str("global_step", engine.progress().global_steps) : tag;
   validate_tag(engine, name);
   name = comm::broadcast_text(engine.communicator(), name, 0, "checkpoint tag", engine.device_probe());
   checkpoint::Image image = image_of(engine);
   image.run_json = run_json(engine);
   image.client_json = client_state;
-  return checkpoint::save(engine.communicator(), directory, name, image, engine.device_probe());
+  return engine.saver().save({directory, name, options.keep_last}, image, options.async);
 }
 
-LoadedCheckpoint load_engine(EngineImpl& engine, const std::string& directory, const std::string& tag) {
+LoadedCheckpoint load_engine(EngineImpl& engine, const std::string& directory, const std::string& tag, const LoadOptions& options) {
+  engine.saver().wait();
   // Shards may lie where all ranks read them: nobody is still computing with the old values when the first is overwritten.
   engine.communicator().barrier("before loading");
+  compare_layouts(engine.communicator(), describe_units(engine.units()), "before loading", engine.device_probe());
   checkpoint::Image image = image_of(engine);
-  const auto loaded =
-      checkpoint::load(engine.communicator(), directory, tag, engine.config().checkpoint.load_universal, image, engine.device_probe());
+  const checkpoint::LoadRequest request{directory, tag, engine.config().checkpoint.load_universal, options.fallback};
+  const auto loaded = checkpoint::load(engine.communicator(), request, image, engine.device_probe());
   restore_run(engine, loaded.run_json, loaded.path);
   engine.publish_loaded_state();
-  return {loaded.path, loaded.client_json};
+  return {loaded.path, loaded.client_json, loaded.damage};
 }
 
 }  // namespace deepspeed::engine

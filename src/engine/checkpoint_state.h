@@ -7,7 +7,8 @@
 
 namespace deepspeed::engine {
 
-std::string save_engine(EngineImpl& engine, const std::string& directory, const std::string& tag, const std::string& client_state);
-LoadedCheckpoint load_engine(EngineImpl& engine, const std::string& directory, const std::string& tag);
+std::string save_engine(EngineImpl& engine, const std::string& directory, const std::string& tag, const std::string& client_state,
+                        const SaveOptions& options);
+LoadedCheckpoint load_engine(EngineImpl& engine, const std::string& directory, const std::string& tag, const LoadOptions& options);
 
 }  // namespace deepspeed::engine

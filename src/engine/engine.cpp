@@ -5,8 +5,6 @@
 #include <torch/nn/module.h>
 
 #include "base/text.h"
-#include "checkpoint/load.h"
-#include "checkpoint/save.h"
 #include "engine/checkpoint_state.h"
 #include "engine/engine_impl.h"
 #include "zero/interception.h"
@@ -128,12 +126,15 @@ void Engine::safe_set_local_optimizer_state(const at::Tensor& parameter, const s
   impl_->write(parameter, Quantity::kState, state, Extent::kLocal, value);
 }
 
-std::string Engine::save_checkpoint(const std::string& directory, const std::string& tag, const std::string& client_state) {
-  return engine::save_engine(*impl_, directory, tag, client_state);
+std::string Engine::save_checkpoint(const std::string& directory, const std::string& tag, const std::string& client_state,
+                                    const SaveOptions& options) {
+  return engine::save_engine(*impl_, directory, tag, client_state, options);
 }
 
-LoadedCheckpoint Engine::load_checkpoint(const std::string& directory, const std::string& tag) {
-  return engine::load_engine(*impl_, directory, tag);
+void Engine::wait_for_checkpoint() { impl_->saver().wait(); }
+
+LoadedCheckpoint Engine::load_checkpoint(const std::string& directory, const std::string& tag, const LoadOptions& options) {
+  return engine::load_engine(*impl_, directory, tag, options);
 }
 
 std::unique_ptr<Engine> initialize(std::shared_ptr<torch::nn::Module> model, const EngineOptions& options) {

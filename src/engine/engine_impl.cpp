@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "engine/shard_check.h"
 #include "optim/flat_muon.h"
 #include "optim/make_optimizer.h"
 #include "zero/interception.h"
@@ -70,6 +71,7 @@ EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& optio
   zero::InterceptionOff off;
   if (tensors.parameters.empty())
     throw Error(ErrorCode::kUsage, "engine", "initialize: got a module without parameters, allowed at least one");
+  compare_layouts(*communicator_, describe_model(tensors, config_.zero.stage), "at the start", probe_);
   if (policy_.shard_parameters && communicator_->size() > 1) {
     gathers_ = communicator_->duplicate("parameters");
   } else {
@@ -84,6 +86,7 @@ EngineImpl::EngineImpl(tensor::ModuleTensors tensors, const EngineOptions& optio
   if (config_.fp16.enabled || half_autocast) scaler_.emplace(scaler_options(config_));
   schedule_ = schedule::make_schedule(config_.scheduler.type, config_.scheduler.params_json, rates_);
   make_gradient_flow();
+  saver_ = std::make_unique<checkpoint::Saver>(communicator_, probe_);
   if (communicator_->rank() == 0) {
     for (const auto& note : config_.notes) base::log_info(note);
     base::log_info(describe());
@@ -96,6 +99,7 @@ void EngineImpl::activate() {
 }
 
 EngineImpl::~EngineImpl() {
+  saver_.reset();
   gradients_.reset();
   if (residency_) {
     zero::drop_interception();
@@ -217,6 +221,7 @@ void EngineImpl::make_units(const tensor::ModuleTensors& tensors, const std::vec
 }
 
 void EngineImpl::adopt_buffers(const tensor::ModuleTensors& tensors) {
+  buffers_ = tensors.buffers;
   for (const auto& [name, buffer, aliases] : tensors.buffers) {
     auto value = buffer.to(device_);
     if (at::isFloatingType(value.scalar_type()) && working_type_ != at::kFloat) value = value.to(working_type_);

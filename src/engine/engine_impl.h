@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/trace.h"
+#include "checkpoint/saver.h"
 #include "deepspeed/engine.h"
 #include "optim/optimizer.h"
 #include "precision/loss_scaler.h"
@@ -54,6 +55,8 @@ class EngineImpl {
   void set_boundary(bool is_boundary);
   void set_train_batch_size(int64_t size);
   void set_train_micro_batch_size(int64_t size);
+  // Throws Error(kUsage) that names `call`.
+  void expect_between_boundaries(const char* call) const;
 
   // Parameters may be without data until an operator touches them.
   bool gathers_on_touch() const { return residency_ != nullptr; }
@@ -89,6 +92,10 @@ class EngineImpl {
   const std::vector<std::string>& state_names() { return optimizer_->states().names(); }
   // After parameters and states have been overwritten through unit_states(): brings working copies and other ranks up to date.
   void publish_loaded_state();
+
+  const std::vector<std::unique_ptr<zero::Unit>>& units() const { return units_; }
+  const std::vector<tensor::NamedTensor>& buffers() const { return buffers_; }  // of the module, as it uses them
+  checkpoint::Saver& saver() { return *saver_; }
 
   const Config& config() const { return config_; }
   Communicator& communicator() { return *communicator_; }
@@ -137,7 +144,6 @@ class EngineImpl {
   void direct(const optim::RunUpdate& update);
   void limit_skips();
   void begin_accumulation();
-  void expect_between_boundaries(const char* call) const;
   void accumulate_by_hand();
   // From a summed gradient to the mean over ranks, without the loss scale.
   double gradient_factor() const;
@@ -161,6 +167,7 @@ class EngineImpl {
   bool share_memory_;
   std::shared_ptr<SharedMemory> parameters_;  // one copy of all units for the ranks of this host, where they can share; else empty
 
+  std::vector<tensor::NamedTensor> buffers_;
   std::vector<std::unique_ptr<zero::Unit>> units_;
   std::vector<size_t> trained_;  // indices of trainable units
   std::vector<Group> groups_;
@@ -199,6 +206,8 @@ class EngineImpl {
   trace::Mark mark_;  // end of the last step, while a trace is recorded
 
   Progress progress_;
+  std::unique_ptr<checkpoint::Saver> saver_;
+  bool save_failed_ = false;  // on some rank, as the last step's ranks found
   std::optional<double> grad_norm_;
   bool step_applied_ = false;
   int64_t consecutive_skips_ = 0;

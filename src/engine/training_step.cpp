@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -97,6 +98,8 @@ void EngineImpl::step() {
   mark_ = trace::mark();
   clock_.lap(&clock_.step);
   if (boundary) print_progress();
+  // All ranks know of it from the norm's agreement; the step itself is done.
+  if (std::exchange(save_failed_, false)) saver_->wait();
 }
 
 void EngineImpl::print_progress() {
@@ -144,7 +147,8 @@ void EngineImpl::optimizer_step() {
     finite = finite && std::isfinite(part);
   }
   const uint64_t calls = communicator_->call_hash() ^ (gathers_ == communicator_ ? 0 : gathers_->call_hash() * 0x9E3779B97F4A7C15ull);
-  const comm::NormAgreement agreed = comm::agree_on_norm(*communicator_, sum, finite, calls, probe_);
+  const comm::NormAgreement agreed = comm::agree_on_norm(*communicator_, sum, finite, saver_->failed(), calls, probe_);
+  save_failed_ = agreed.notice;
 
   const double scale_after = gradient_factor();
   double norm = std::sqrt(agreed.square_sum) * scale_after;

@@ -1,55 +1,23 @@
 // Save and load through the engine: exact resume, other world sizes, damage.
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 
 #include "base/files.h"
-#include "engine/small_models.h"
+#include "checkpoint/small_runs.h"
 
 namespace deepspeed {
 namespace {
 
 using testing::config_json;
-using testing::OddNet;
+using testing::error_of;
+using testing::fresh_directory;
+using testing::make;
+using testing::Ranks;
 using testing::rows;
-
-std::string fresh_directory(const std::string& name) {
-  const auto path = std::filesystem::temp_directory_path() / ("ds_checkpoint_" + name + "_" + std::to_string(::getpid()));
-  std::filesystem::remove_all(path);
-  return path.string();
-}
-
-struct Ranks {
-  std::shared_ptr<OddNet> net;
-  std::unique_ptr<Engine> engine;
-};
-
-Ranks make(std::shared_ptr<Communicator> communicator, int stage, const std::string& more = "") {
-  static std::mutex construction;
-  Ranks ranks;
-  {
-    std::lock_guard lock(construction);
-    ranks.net = std::make_shared<OddNet>();
-  }
-  EngineOptions options;
-  options.config_json = config_json(
-      {.stage = stage, .more = R"(, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 6, "warmup_max_lr": 0.02}})" + more});
-  options.communicator = std::move(communicator);
-  ranks.engine = initialize(ranks.net, options);
-  return ranks;
-}
-
-double train_step(Ranks& ranks, int step) {
-  // Every rank sees all rows, so that the curve does not depend on the world size.
-  auto loss = ranks.net->forward(rows(step, 0));
-  ranks.engine->backward(loss);
-  ranks.engine->step();
-  return loss.item<double>();
-}
+using testing::train_step;
 
 class Stages : public ::testing::TestWithParam<std::tuple<int, bool>> {};
 
@@ -81,7 +49,7 @@ TEST_P(Stages, ResumeContinuesBitForBit) {
     auto ranks = make(communicator, stage, more);
     go(ranks, 9);  // a state that must be replaced completely
     const auto loaded = ranks.engine->load_checkpoint(directory);
-    EXPECT_NE(loaded.client_state.find("\"epoch\":4"), std::string::npos) << loaded.client_state;
+    EXPECT_NE(loaded.client_state.find("\"epoch\": 4"), std::string::npos) << loaded.client_state;
     EXPECT_EQ(ranks.engine->global_steps(), 3);
     std::vector<double> losses;
     for (int step = 3; step < 6; ++step) losses.push_back(go(ranks, step));
@@ -126,16 +94,6 @@ TEST(Checkpoint, LoadsAtAnyWorldSizeAndStage) {
   std::filesystem::remove_all(directory);
 }
 
-template <typename Call>
-std::pair<ErrorCode, std::string> error_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return {error.code(), error.what()};
-  }
-  return {ErrorCode::kInternal, "no error"};
-}
-
 TEST(Checkpoint, MissingDamagedAndForeignAreNamed) {
   const std::string directory = fresh_directory("bad");
   run_ranks_as_threads(1, [&](std::shared_ptr<Communicator> communicator) {
@@ -153,9 +111,11 @@ TEST(Checkpoint, MissingDamagedAndForeignAreNamed) {
     EXPECT_EQ(code, ErrorCode::kCheckpointDamaged) << text;
     EXPECT_NE(text.find("rank_00000"), std::string::npos) << text;
     // A damaged index.
-    std::ofstream(directory + "/a/index.json") << "{\"format\": \"deepspeed-native-checkpoint\", \"version\": 9}";
+    ranks.engine->save_checkpoint(directory, "a");
+    std::ofstream(directory + "/a/index.sqlite", std::ios::app) << "x";
     std::tie(code, text) = error_of([&] { ranks.engine->load_checkpoint(directory, "a"); });
     EXPECT_EQ(code, ErrorCode::kCheckpointDamaged) << text;
+    EXPECT_NE(text.find("index.sqlite"), std::string::npos) << text;
     // Another model.
     ranks.engine->save_checkpoint(directory, "c");
     torch::nn::Linear other(3, 3);

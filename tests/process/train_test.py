@@ -279,7 +279,7 @@ def test_a_rank_killed_while_saving_costs_no_checkpoint(tmp_path, tokens):
     chance = random.Random()
     # What a save leaves on its way, at which a kill is aimed; half of them then wait a moment more.
     moments = [lambda tag: True, lambda tag: (folder / f".tmp.{tag}").exists(), lambda tag: list(folder.glob(f".tmp.{tag}/rank_*")),
-               lambda tag: (folder / f".tmp.{tag}" / "index.json.partial").exists() or (folder / tag).exists(), lambda tag: (folder / tag).exists()]
+               lambda tag: (folder / f".tmp.{tag}" / "index.sqlite").exists() or (folder / tag).exists(), lambda tag: (folder / tag).exists()]
     seen = {}
     kills = interrupted = 0
     while kills < 12 or (interrupted < 2 and kills < 40):
@@ -367,7 +367,7 @@ def test_leftovers_of_an_interrupted_save_go_with_the_next(tmp_path, tokens):
     (folder / ".tmp.global_step1" / "rank_00000_of_00009.safetensors.partial").write_bytes(b"x" * 1000)
     (folder / ".tmp.other" / "deep").mkdir(parents=True)
     trained(*arguments(tokens, config(tmp_path / "ds_config.json"), "--steps", 1, "--save", folder))
-    assert sorted(path.name for path in folder.iterdir()) == ["global_step1", "latest"]
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "global_step1", "latest"]
     assert_complete(folder / "global_step1")
 
 
@@ -378,7 +378,7 @@ def test_a_checkpoint_is_replaced_by_one_of_the_same_name(tmp_path, tokens):
     first = (folder / "global_step1" / "rank_00000_of_00002.safetensors").read_bytes()
     trained(*arguments(tokens, config(tmp_path / "faster.json", scheduler=None), "--steps", 1, "--save", folder))
     assert (folder / "global_step1" / "rank_00000_of_00002.safetensors").read_bytes() != first
-    assert sorted(path.name for path in folder.iterdir()) == ["global_step1", "latest"]
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "global_step1", "latest"]
 
 
 # --- errors

@@ -17,8 +17,11 @@ bool parse_options(int argc, char** argv, Options* o, int* status) {
   app.add_option("--save", o->save, "folder for checkpoints");
   app.add_option("--save_interval", o->save_interval, "optimizer steps between checkpoints; 0: only at the end")
       ->check(CLI::NonNegativeNumber);
+  app.add_flag("--async_save", o->async_save, "copies the state and writes it while training goes on");
+  app.add_option("--keep", o->keep, "newest checkpoints that stay in the folder; 0: all")->check(CLI::NonNegativeNumber);
   app.add_option("--load", o->load, "folder of checkpoints to resume from");
   app.add_option("--load_tag", o->load_tag, "checkpoint in that folder; default: the newest");
+  app.add_flag("--fallback", o->fallback, "when that checkpoint is missing or damaged, takes the newest whole one");
   app.add_option("--export", o->export_directory, "writes a Hugging Face directory at the end");
   app.add_option("--log_json", o->log_json, "writes one JSON object per optimizer step");
   app.add_option("--profile", o->profile,

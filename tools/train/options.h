@@ -16,8 +16,11 @@ struct Options {
   uint64_t seed = 42;
   std::string save;           // checkpoint folder
   int64_t save_interval = 0;  // optimizer steps; 0: only at the end
+  bool async_save = false;    // writes beside training
+  int keep = 0;               // checkpoints that stay; 0: all
   std::string load;           // checkpoint folder to resume from
   std::string load_tag;
+  bool fallback = false;         // to the newest whole checkpoint
   std::string export_directory;  // Hugging Face directory to write at the end
   std::string log_json;
   std::string loss_svg;

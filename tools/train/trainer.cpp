@@ -114,7 +114,7 @@ void Trainer::open_data() {
 
 void Trainer::resume() {
   if (options_.load.empty()) return;
-  const auto loaded = engine_->load_checkpoint(options_.load, options_.load_tag);
+  const auto loaded = engine_->load_checkpoint(options_.load, options_.load_tag, {options_.fallback});
   const auto client = nlohmann::json::parse(loaded.client_state);
   if (client.contains("consumed")) {
     data_->restore({client["consumed"].get<int64_t>()});
@@ -214,11 +214,14 @@ void Trainer::save() {
   if (options_.save.empty() || saved_step_ == engine_->global_steps()) return;
   nlohmann::json client;
   client["consumed"] = data_->state().consumed;
-  const std::string path = engine_->save_checkpoint(options_.save, "", client.dump());
+  SaveOptions how;
+  how.async = options_.async_save;
+  how.keep_last = options_.keep;
+  const std::string path = engine_->save_checkpoint(options_.save, "", client.dump(), how);
   saved_step_ = engine_->global_steps();
   if (!leads()) return;
   progress_->pause();
-  std::fprintf(stderr, "saved %s\n", path.c_str());
+  std::fprintf(stderr, "%s %s\n", how.async ? "saving" : "saved", path.c_str());
 }
 
 void Trainer::report_profile(int64_t steps) {
@@ -270,6 +273,7 @@ int Trainer::run() {
   if (progress_) progress_->pause();
   report_profile(engine_->global_steps() - first);
   save();
+  engine_->wait_for_checkpoint();
   if (stopped_) {
     if (leads()) std::fprintf(stderr, "stopped by a signal after step %lld\n", static_cast<long long>(engine_->global_steps()));
     return 0;

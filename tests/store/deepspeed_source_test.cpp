@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/source.h"
 #include "deepspeed/error.h"
+#include "store/source.h"
 
-namespace deepspeed::checkpoint {
+namespace deepspeed::store {
 namespace {
 
 const std::filesystem::path kGolden = std::filesystem::path(DEEPSPEED_SOURCE_DIR) / "tests" / "golden" / "checkpoints";
@@ -75,4 +75,4 @@ TEST(DeepSpeedSource, AFolderThatIsNoCheckpointIsTold) {
 }
 
 }  // namespace
-}  // namespace deepspeed::checkpoint
+}  // namespace deepspeed::store

@@ -7,11 +7,11 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "checkpoint/source.h"
 #include "deepspeed/error.h"
 #include "formats/zero_checkpoint.h"
+#include "store/source.h"
 
-namespace deepspeed::checkpoint {
+namespace deepspeed::store {
 
 using Json = nlohmann::ordered_json;
 
@@ -148,7 +148,12 @@ class DeepSpeedSource final : public Source {
       for (const auto& name : names->items) buffers.insert(name->text);
     }
     for (const ZeroWeight& weight : checkpoint_->weights()) {
-      if (shared.count(weight.name) || buffers.count(weight.name)) continue;
+      if (shared.count(weight.name)) continue;
+      if (buffers.count(weight.name)) {
+        weights_[weight.name] = &weight;
+        buffers_[weight.name] = {weight.shape, weight.pieces.empty() ? formats::Dtype::kF32 : weight.pieces[0].dtype};
+        continue;
+      }
       weights_[weight.name] = &weight;
       parameters_[weight.name] = {weight.shape, weight.trained};
       for (const auto& [state, pieces] : weight.states) theirs.insert(state);
@@ -159,11 +164,20 @@ class DeepSpeedSource final : public Source {
   }
 
   const std::unordered_map<std::string, SavedParameter>& parameters() const override { return parameters_; }
+  const std::map<std::string, SavedBuffer>& buffers() const override { return buffers_; }
   const std::vector<std::string>& state_names() const override { return state_names_; }
   int world_size() const override { return world_size_; }
   std::string run_json() const override { return run_; }
   std::string client_json() const override { return client_; }
-  std::span<const std::byte> generator(int) override { return {}; }
+  std::span<const std::byte> generator(int, const std::string&) override { return {}; }
+
+  bool has_state(const std::string& name, const std::string& state) const override { return weights_.at(name)->states.count(state) > 0; }
+
+  std::vector<std::byte> read_buffer(const std::string& name) override {
+    std::vector<std::byte> all;
+    for (const auto& piece : weights_.at(name)->pieces) all.insert(all.end(), piece.bytes.begin(), piece.bytes.end());
+    return all;
+  }
 
   void read_values(const std::string& name, int64_t begin, int64_t count, float* out) override {
     formats::read_pieces(weights_.at(name)->pieces, static_cast<uint64_t>(begin), static_cast<uint64_t>(count), out);
@@ -185,6 +199,7 @@ class DeepSpeedSource final : public Source {
   int world_size_;
   std::unordered_map<std::string, const ZeroWeight*> weights_;
   std::unordered_map<std::string, SavedParameter> parameters_;
+  std::map<std::string, SavedBuffer> buffers_;
   std::vector<std::string> state_names_;
   std::string run_, client_;
 };
@@ -201,4 +216,4 @@ std::unique_ptr<Source> open_deepspeed(const std::string& directory, const std::
   return std::make_unique<DeepSpeedSource<formats::ZeroCheckpoint>>(path, std::move(checkpoint), ranks);
 }
 
-}  // namespace deepspeed::checkpoint
+}  // namespace deepspeed::store

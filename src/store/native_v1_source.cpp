@@ -1,21 +1,23 @@
-// Checkpoints of this library: an index and a safetensors file per rank (docs/formats/checkpoint.md).
+// Checkpoints of format version 1, as this library wrote them up to 0.2: index.json and a safetensors file per rank. Units are flat buffers, cut into equal shards.
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
 #include "base/text.h"
-#include "checkpoint/image.h"
-#include "checkpoint/source.h"
 #include "deepspeed/error.h"
 #include "formats/safetensors.h"
 #include "kernels/cast.h"
+#include "store/source.h"
 
-namespace deepspeed::checkpoint {
+namespace deepspeed::store {
 
 using Json = nlohmann::ordered_json;
 
 namespace {
+
+constexpr const char* kFormat = "deepspeed-native-checkpoint";
+constexpr int kVersion = 1;
 
 [[noreturn]] void damaged(const std::string& path, const std::string& what) {
   throw Error(ErrorCode::kCheckpointDamaged, "checkpoint", base::str(path, ": ", what));
@@ -34,9 +36,9 @@ struct SavedUnit {
 };
 
 // Index and open files.
-class NativeSource final : public Source {
+class NativeV1Source final : public Source {
  public:
-  explicit NativeSource(std::string path) : path_(std::move(path)) {
+  explicit NativeV1Source(std::string path) : path_(std::move(path)) {
     const std::string file = path_ + "/index.json";
     if (!base::exists(file)) {
       throw Error(ErrorCode::kCheckpointMissing, "checkpoint",
@@ -66,7 +68,12 @@ class NativeSource final : public Source {
     read_unit(slot.unit, names.front(), slot.offset + begin, count, out);
   }
 
-  std::span<const std::byte> generator(int rank) override {
+  bool has_state(const std::string& name, const std::string& state) const override {
+    return parameters_.at(name).trained && std::find(state_names_.begin(), state_names_.end(), state) != state_names_.end();
+  }
+
+  std::span<const std::byte> generator(int rank, const std::string& device) override {
+    if (device != "cpu") return {};
     const auto& source = file(static_cast<size_t>(rank));
     const auto* entry = source.find("rng.cpu");
     if (!entry) damaged(source.path(), "tensor rng.cpu is missing");
@@ -118,10 +125,8 @@ class NativeSource final : public Source {
 
   void read_index(const Json& index) {
     const std::string file = path_ + "/index.json";
-    if (index.at("format") != kFormatName)
-      damaged(file, base::str("format: got ", index.at("format").dump(), ", allowed \"", kFormatName, "\""));
-    if (index.at("version") != kFormatVersion)
-      damaged(file, base::str("version: got ", index.at("version").dump(), ", allowed ", kFormatVersion));
+    if (index.at("format") != kFormat) damaged(file, base::str("format: got ", index.at("format").dump(), ", allowed \"", kFormat, "\""));
+    if (index.at("version") != kVersion) damaged(file, base::str("version: got ", index.at("version").dump(), ", allowed ", kVersion));
     for (const auto& name : index.at("files")) {
       const auto text = name.get<std::string>();
       if (text.empty() || text.find('/') != std::string::npos) damaged(file, base::str("file name: got \"", text, "\""));
@@ -167,6 +172,6 @@ class NativeSource final : public Source {
 
 }  // namespace
 
-std::unique_ptr<Source> open_native(const std::string& path) { return std::make_unique<NativeSource>(path); }
+std::unique_ptr<Source> open_native_v1(const std::string& path) { return std::make_unique<NativeV1Source>(path); }
 
-}  // namespace deepspeed::checkpoint
+}  // namespace deepspeed::store
