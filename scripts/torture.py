@@ -2,10 +2,10 @@
 
     torture.py [--points 300] [--ranks 2,4] [--seed N]
 
-Each point starts ds_train where the last one ended, waits for a moment of a save (its folder, a rank's file, the index, the new name, or any), and kills one rank, all
-ranks, or the launcher; every second run saves in the background. After each kill: `latest` names a checkpoint whose every byte agrees with its checksums, no older
-one is damaged, the losses logged so far are those of all runs before, and no process is left. At the end the run goes on to its last step, with the losses of one that
-was never killed. Exit codes: 0 nothing lost, 1 something was, 2 usage.
+Each point starts ds_train where the last one ended, waits for a moment of a save (its folder, a rank's file, the index, the new name, or any), and kills
+one rank, all ranks, or the launcher; every second run saves in the background. After each kill: `latest` names a checkpoint whose every byte agrees with
+its checksums, no older one is damaged, the losses logged so far are those of all runs before, and no process is left. At the end the run goes on to its
+last step, with the losses of one that was never killed. Exit codes: 0 nothing lost, 1 something was, 2 usage.
 """
 import argparse
 import collections

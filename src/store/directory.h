@@ -39,8 +39,8 @@ std::string latest_tag(FileSystem& files, const std::string& directory, const st
 std::string describe_tags(FileSystem& files, const std::string& directory);
 
 // Removes all checkpoints of format version 2 but the newest `keep` whole ones; never what `latest` names, nothing damaged (it may hold what somebody wants to
-// rescue), nothing of another kind. Returns the tags; `dry_run`: does no more than that. A death meanwhile leaves each either whole or gone. Throws Error(kUsage) when
-// keep < 1.
+// rescue), nothing of another kind. Returns the tags; `dry_run`: does no more than that. A death meanwhile leaves each either whole or gone. Throws
+// Error(kUsage) when keep < 1.
 std::vector<std::string> prune(FileSystem& files, const std::string& directory, int keep, bool dry_run = false);
 
 }  // namespace deepspeed::store

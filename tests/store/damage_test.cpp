@@ -64,7 +64,9 @@ TEST_F(Damage, EveryBitOfTheDataFiles) {
       for (size_t f = 0; f < checkpoint.index().files.size(); ++f) checkpoint.verify_file(f, problems);
       ASSERT_EQ(problems.size(), 1u) << file << " bit " << bit;
       ASSERT_NE(problems[0].find(file), std::string::npos) << problems[0];
-      if (bit % 97 == 0) ASSERT_TRUE(names_damage(check(), file)) << file << " bit " << bit;
+      if (bit % 97 == 0) {
+        ASSERT_TRUE(names_damage(check(), file)) << file << " bit " << bit;
+      }
       flip(file, bit);
     }
   }

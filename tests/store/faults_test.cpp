@@ -1,5 +1,5 @@
-// Every operation of a save fails, is torn or is the last one, in turn; then the machine goes on, or comes back from a power loss. At all times: what was there before
-// is whole, or what was being saved is; nothing else is visible; nothing is silently wrong; the next save works and leaves no rest.
+// Every operation of a save fails, is torn or is the last one, in turn; then the machine goes on, or comes back from a power loss. At all times: what was
+// there before is whole, or what was being saved is; nothing else is visible; nothing is silently wrong; the next save works and leaves no rest.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -50,7 +50,9 @@ void expect_whole(MemoryDisk& disk, const Work& work, bool committed, const std:
     const std::string error = error_text([&] { generation = small_check(disk, std::string(kFolder) + "/" + latest); });
     EXPECT_EQ(error, "");
     EXPECT_TRUE(generation == 2 || generation == 3) << generation;
-    if (committed) EXPECT_EQ(generation, 3);
+    if (committed) {
+      EXPECT_EQ(generation, 3);
+    }
   }
   for (const auto& listed : list_checkpoints(disk, kFolder)) {
     EXPECT_EQ(listed.problem, "") << listed.tag;
@@ -142,8 +144,10 @@ TEST_P(Faults, FullDiskAndInputOutputErrorsAreNamedAndLeaveTheOldOne) {
       const std::string where = base::str("operation ", at, " (", disk.fired_at(), "), ", error);
       SCOPED_TRACE(where);
       // Removing needs no space; closing after a sync cannot lose anything, but is reported.
-      if (fault == Fault::kIoError) EXPECT_NE(error.find("Input/output error"), std::string::npos);
-      if (!error.empty()) EXPECT_TRUE(error.find("E4001") != std::string::npos || error.find("E3002") != std::string::npos);
+      if (fault == Fault::kIoError) {
+        EXPECT_NE(error.find("Input/output error"), std::string::npos);
+      }
+      EXPECT_TRUE(error.empty() || error.find("E4001") != std::string::npos || error.find("E3002") != std::string::npos);
       disk.plan({});
       expect_whole(disk, work, error.empty(), where);
       expect_next_save_works(disk, where);

@@ -5,7 +5,7 @@
 
 #include <cstring>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,9 +41,8 @@ inline float small_value(int generation, const std::string& what, int64_t elemen
 inline std::vector<std::byte> small_bytes(int generation, const std::string& what, int64_t begin, int64_t count) {
   std::vector<float> values;
   for (int64_t i = begin; i < begin + count; ++i) values.push_back(small_value(generation, what, i));
-  std::vector<std::byte> bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
 }
 
 struct SmallShard {
