@@ -145,7 +145,7 @@ def test_resuming_with_another_accumulation_begins_a_whole_one(tmp_path, tokens)
 def test_a_named_checkpoint_is_loaded(tmp_path, tokens):
     settings = config(tmp_path / "ds_config.json")
     trained(*arguments(tokens, settings, "--steps", 4, "--save", tmp_path / "run", "--save_interval", 2))
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["global_step2", "global_step4", "latest"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "global_step2", "global_step4", "latest"]
     result = trained(*arguments(tokens, settings, "--steps", 3, "--load", tmp_path / "run", "--load_tag", "global_step2", "--log_json", tmp_path / "log"))
     assert "global_step2 at step 2" in result.stderr
     assert list(losses(tmp_path / "log")) == [2]
